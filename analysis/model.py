@@ -1,0 +1,244 @@
+"""The words analysis speaks: verdicts, figures, outcomes, comparisons, rankings, refusals. Data only, no rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+
+class Verdict(StrEnum):
+    """The three answers of a check. Missing data is UNKNOWN."""
+
+    PASS = "PASS"  # noqa: S105
+    FAIL = "FAIL"
+    UNKNOWN = "UNKNOWN"
+
+
+class Claim(StrEnum):
+    """What a gate protects (DESIGN 8)."""
+
+    INTEGRITY = "integrity"
+    LATENCY = "latency"
+    GOODPUT = "goodput"
+    CAPACITY = "capacity"
+    FAIRNESS = "fairness"
+    COMPARISON = "comparison"
+
+
+class Outcome(StrEnum):
+    """The closed partition of offered requests (F35 refined, DESIGN 6)."""
+
+    VALID = "valid"
+    MISS = "miss"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One gate's answer. ``measured`` holds the numbers the verdict was taken from, each beside its limit."""
+
+    code: str
+    verdict: Verdict
+    reason: str
+    protects: tuple[Claim, ...]
+    remedy: str
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    scope: str = ""
+    """run path, cell or campaign the answer is about"""
+    waived: str | None = None
+    """the written reason, when the manifest waives this gate"""
+
+    @property
+    def lets_through(self) -> bool:
+        """Only PASS, or a written waiver, lets a claim through."""
+        return self.verdict is Verdict.PASS or self.waived is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A two-sided interval; an infinite end means no finite bound exists at this n. ``unit`` of inference is named."""
+
+    low: float
+    high: float
+    level: float
+    method: str
+    n: int
+    unit_of_inference: Literal["replicate", "request", "hierarchical"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A reported number, or the reason there is none. Status ``withheld``: exists, n too small; ``undefined``: does not exist;
+    ``unknown``: cannot be known from this record.
+    """
+
+    metric: str
+    unit: str
+    value: float | None
+    status: Literal["ok", "withheld", "undefined", "unknown"]
+    n: int
+    population: str
+    denominator: str = ""
+    reason: str = ""
+    percentile_rule: str = "not_applicable"
+    interval: Interval | None = None
+    diagnostic: bool = False
+    """completion-conditioned or made for comparison with other tools; never ranked"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Counts over the offered cohort; ``offered`` is counted apart and must equal the sum."""
+
+    offered: int
+    counts: Mapping[Outcome, int]
+
+    def closes(self) -> bool:
+        """N_off equals the sum of the classes."""
+        return self.offered == sum(self.counts.values())
+
+    def folded(self) -> Mapping[str, int]:
+        """The seed's four-class form (F35): failed folds into open, planned cancellations leave the cohort."""
+        c = self.counts
+        return {
+            "valid": c[Outcome.VALID],
+            "miss": c[Outcome.MISS],
+            "rej": c[Outcome.REJECTED],
+            "open": c[Outcome.OPEN] + c[Outcome.FAILED],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunAnalysis:
+    """Everything said about one replicate. ``series`` holds downsampled arrays for plots (name -> (x, y))."""
+
+    path: str
+    cell: str
+    arm: str
+    replicate: int
+    server_start: int
+    seal_root: str | None
+    outcomes: Outcomes
+    figures: Mapping[str, Figure]
+    checks: tuple[CheckResult, ...]
+    series: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CellAnalysis:
+    """One arm at one load over its replicates. Figures carry replicate intervals; ``design_effect`` from attainment, None if unknown."""
+
+    cell: str
+    arm: str
+    load: str
+    estimand: str
+    evidence_class: str
+    runs: tuple[RunAnalysis, ...]
+    outcomes: Outcomes
+    figures: Mapping[str, Figure]
+    checks: tuple[CheckResult, ...]
+    coordinates: Mapping[str, Any]
+    """run coordinates merged over replicates plus result coordinates; values are record Coordinates"""
+    declared: tuple[str, ...]
+    design_effect: float | None
+
+
+Answer = Literal["equal", "differs_by_declaration", "differs_by_consequence", "different", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One coordinate of a pair that is not plainly equal."""
+
+    coordinate: str
+    a: Any
+    b: Any
+    answer: Answer
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A pair held side by side; ``comparable`` only when nothing is different or unknown."""
+
+    a: str
+    b: str
+    comparable: bool
+    differences: tuple[Difference, ...]
+    equal: int
+    """how many coordinates are equal"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason of a refusal."""
+
+    code: str
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Arm b against arm a, paired by trace. ``low``/``high``: simultaneous interval of ratio (log scale) or difference."""
+
+    a: str
+    b: str
+    scale: Literal["ratio", "difference"]
+    estimate: float
+    low: float
+    high: float
+    level: float
+    margin: float
+    verdict: Literal["better", "worse", "equivalent", "unresolved"]
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An arm's place; equal ``rank`` means a tie that is printed as a tie."""
+
+    rank: int
+    arm: str
+    cell: str
+    figure: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """An emitted ranking. ``title`` names metric, SLO and load."""
+
+    title: str
+    metric: str
+    standings: tuple[Standing, ...]
+    effects: tuple[Effect, ...]
+    unranked: tuple[tuple[str, tuple[Reason, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No ranking, with every reason."""
+
+    title: str
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignAnalysis:
+    """What a report prints; it decides nothing more."""
+
+    campaign: str
+    question: str
+    digest: str
+    cells: tuple[CellAnalysis, ...]
+    comparisons: tuple[Comparison, ...]
+    verdict: Ranking | Refusal
+    waivers: tuple[tuple[str, str], ...]
+    incomplete: tuple[str, ...]
+    """planned runs that are missing or cut"""
+    provenance: Mapping[str, Any] = field(default_factory=dict)

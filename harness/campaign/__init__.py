@@ -1,0 +1,1 @@
+"""Runs cells in order: journal, resume, seal."""

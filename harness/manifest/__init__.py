@@ -1,0 +1,1 @@
+"""The declared measurement: schema, loading with line numbers, expansion into runs."""

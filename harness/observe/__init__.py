@@ -1,0 +1,1 @@
+"""Host, process and server-metric sampling; facts before and after. No verdicts."""

@@ -1,0 +1,1 @@
+"""The on-disk format: schema, spec, coordinates, writer, seal, reader."""

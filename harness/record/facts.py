@@ -1,0 +1,50 @@
+"""facts.json: what was found out about server, host and pins, before and after the run. Null always comes with a reason."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from harness.record.spec import Frozen
+
+
+class Fact(Frozen):
+    """One fact. ``value`` null: ``reason`` says why it cannot be known."""
+
+    value: Any = None
+    reason: str | None = None
+    source: str = Field("", description="where it was read: /proc/cpuinfo, GET /v1/models, server log, ...")
+
+
+class PinResult(Frozen):
+    """A pin held against a fact."""
+
+    pin: str
+    expected: Any
+    observed: Any = None
+    result: Literal["matched", "mismatched", "unknown"]
+    reason: str = ""
+
+
+class ServerExit(Frozen):
+    """How the server's life ended, as seen by its keeper."""
+
+    survived: bool | None = Field(description="alive when the drain ended; null: not ours to know (attached endpoint without health)")
+    pid: int | None = None
+    exit_code: int | None = None
+    log_tail: tuple[str, ...] = ()
+
+
+class Facts(Frozen):
+    """facts.json. Fact names are dotted: host.cpu_model, host.cores, host.boot, server.version, server.dtype, server.kv_capacity_tokens..."""
+
+    before: dict[str, Fact] = Field(default_factory=dict)
+    after: dict[str, Fact] = Field(default_factory=dict)
+    pins: tuple[PinResult, ...] = ()
+    flags_checked: bool | None = Field(None, description="argv was checked against the installed version's own parser; null: no argv (endpoint)")
+    flags_unknown: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
+    server_exit: ServerExit | None = None
+    epoch_monotonic_ns: int | None = None
+    epoch_wall: str | None = Field(None, description="ISO time of the epoch, for joining logs only")

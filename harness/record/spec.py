@@ -1,0 +1,220 @@
+"""The resolved, frozen description of one run: all that analysis needs, and nothing that depends on the machine that reads it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness.record.schema import FORMAT_MAJOR, FORMAT_MINOR, MEASUREMENT_PROTOCOL
+
+OutputControl = Literal["natural", "capped", "forced", "client_stop"]
+EvidenceClass = Literal["measured", "synthetic", "source_reported", "imported"]
+Estimand = Literal["E1", "E2"]
+PercentileRule = Literal["nearest_rank", "linear"]
+Metric = Literal[
+    "goodput", "attainment",
+    "ttft_p50", "ttft_p95", "ttft_p99", "tbt_p50", "tbt_p95", "tbt_p99", "tpot_p50", "e2e_p50", "e2e_p95", "e2e_p99",
+    "request_throughput", "token_throughput",
+]
+
+
+class Frozen(BaseModel):
+    """Base of every spec model: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelPin(Frozen):
+    """The model every arm must serve."""
+
+    id: str = Field(description="Name of the model, as the server is asked to serve it")
+    revision: str | None = Field(None, description="Revision or content digest")
+    dtype: str = Field(description="Element type, e.g. bfloat16")
+    quantization: str = Field("none", description="Quantization scheme")
+
+
+class HardwarePin(Frozen):
+    """The hardware the server must run on; null means not pinned and is recorded as observed."""
+
+    gpu: str | None = Field(None, description="Accelerator model, or `none`")
+    count: int | None = Field(None, description="Number of accelerators", ge=0)
+    driver: str | None = Field(None, description="Driver version prefix")
+    cpu: str | None = Field(None, description="CPU model substring")
+    cores: int | None = Field(None, description="Cores of the host", ge=1)
+
+
+class ParallelismPin(Frozen):
+    """How the model is split."""
+
+    tensor: int = Field(1, ge=1, description="Tensor-parallel degree")
+    pipeline: int = Field(1, ge=1, description="Pipeline-parallel degree")
+    data: int = Field(1, ge=1, description="Data-parallel degree")
+    expert: int = Field(1, ge=1, description="Expert-parallel degree")
+
+
+class Pins(Frozen):
+    """Everything that must hold for every run of an arm."""
+
+    model: ModelPin
+    hardware: HardwarePin = HardwarePin()
+    parallelism: ParallelismPin = ParallelismPin()
+
+
+class Arm(Frozen):
+    """One system configuration under test, as resolved."""
+
+    name: str
+    runtime: str = Field(description="vllm, sglang, reference or endpoint")
+    version: str | None = None
+    args: dict[str, Any] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+    base_url: str | None = Field(None, description="Only for endpoint: where it is served")
+    declared: tuple[str, ...] = Field((), description="Coordinate names this arm declares as treatment, e.g. runtime.args, model.dtype")
+    attested: dict[str, Any] = Field(default_factory=dict, description="Coordinates the user vouches for (endpoint only)")
+
+
+class LoadPoint(Frozen):
+    """Where on the load axis a cell sits."""
+
+    kind: Literal["time_compression", "rate"]
+    value: float = Field(gt=0, description="Compression factor, or requests per second")
+
+    def label(self) -> str:
+        """Stable short name used in folder names and reports."""
+        return f"{'x' if self.kind == 'time_compression' else 'rate-'}{self.value:g}"
+
+
+class Slo(Frozen):
+    """A joint predicate on one request (DESIGN 6). Null limit: not part of the predicate. Limits in ns."""
+
+    ttft_ns: int | None = None
+    tbt_ns: int | None = None
+    tbt_rule: Literal["every", "mean", "p99"] = "every"
+    e2e_ns: int | None = None
+
+
+class Window(Frozen):
+    """Half-open measured window [warm_up, warm_up + measured) on the run's clock, then the drain. Load continues through the drain."""
+
+    warm_up_ns: int = Field(ge=0)
+    measured_ns: int = Field(gt=0)
+    drain_ns: int = Field(ge=0)
+
+    @property
+    def start_ns(self) -> int:
+        """First instant of the measured window."""
+        return self.warm_up_ns
+
+    @property
+    def stop_ns(self) -> int:
+        """First instant after the measured window."""
+        return self.warm_up_ns + self.measured_ns
+
+    @property
+    def end_ns(self) -> int:
+        """When the drain ends and open requests are closed."""
+        return self.stop_ns + self.drain_ns
+
+
+class TraceRef(Frozen):
+    """Which trace, with its licence; null trace when arrivals and lengths are synthetic."""
+
+    format: str
+    name: str
+    sha256: str
+    licence: str
+    attribution: str
+
+
+class WorkloadSpec(Frozen):
+    """What was planned to be sent."""
+
+    trace: TraceRef | None
+    window_s: tuple[float, float] | None = Field(None, description="Part of the trace used by this replicate, s of trace time")
+    transforms: tuple[dict[str, Any], ...] = Field((), description="Chain, in order: {name, parameters...}")
+    arrivals: dict[str, Any] = Field(description="Arrival process: {process: trace|constant|poisson|gamma, ...}")
+    loop: str = "open"
+    prompts: dict[str, Any] = Field(description="Prompt source and parameters")
+    api: Literal["completions", "chat"] = "completions"
+    output_length: OutputControl
+    max_tokens: int | None = Field(None, description="Declared maximum, for capped and client_stop")
+    cache: Literal["cold", "warm", "as_trace"] = "cold"
+    prefix_sharing_planned: bool = False
+    digest: str = Field(description="Content digest of the schedule, hex sha256")
+    tokenizer_digest: str
+    seed: int = Field(description="Root seed of this replicate's dimensions")
+
+
+class Replication(Frozen):
+    """How the campaign repeats."""
+
+    count: int = Field(ge=1)
+    server_starts: int = Field(ge=1)
+    order: Literal["interleaved", "sequential"] = "interleaved"
+    vary: Literal["none", "window", "seed"] = "window"
+
+
+class Rank(Frozen):
+    """The claim declared before the run."""
+
+    metric: Metric
+    at: float | None = Field(None, description="Load value the ranking is made at; null: the only load point")
+    margin: float = Field(gt=0, lt=1, description="Relative margin; absolute for attainment")
+    attainment: float = Field(0.9, gt=0, lt=1, description="Attainment target printed beside the claim")
+    percentile_rule: PercentileRule = "nearest_rank"
+    confidence: float = Field(0.95, gt=0.5, lt=1)
+
+
+class Waiver(Frozen):
+    """A gate waived in writing; printed on every result."""
+
+    gate: str
+    reason: str = Field(min_length=10)
+
+
+class CertificateRef(Frozen):
+    """The calibration certificate the run cites, copied into the record so that analysis needs nothing else."""
+
+    id: str
+    protocol: int
+    host: str = Field(description="Machine and boot identity it was made on")
+    created: str
+    rate_ceiling: float = Field(description="Requests per second up to which slip held, req/s")
+    event_ceiling: float = Field(description="Events per second reached at that rate")
+    slip_p99_ns: int
+    ttft_error_p99_ns: int
+    tbt_error_p99_ns: int
+
+
+class RunSpec(Frozen):
+    """spec.json."""
+
+    format_major: int = FORMAT_MAJOR
+    format_minor: int = FORMAT_MINOR
+    campaign: str
+    campaign_digest: str = Field(description="sha256 of the resolved manifest, canonical JSON")
+    question: str
+    cell: str
+    arm: Arm
+    load: LoadPoint
+    replicate: int = Field(ge=0)
+    server_start: int = Field(ge=0, description="Index of the server process within the arm; replicates that share it share its luck")
+    attempt: int = Field(ge=1)
+    estimand: Estimand
+    evidence_class: EvidenceClass
+    pins: Pins
+    workload: WorkloadSpec
+    slo: Slo
+    window: Window
+    replication: Replication
+    rank: Rank | None = None
+    waivers: tuple[Waiver, ...] = ()
+    host_profile: Literal["container-cpu", "gpu"] = "container-cpu"
+    measurement_protocol: int = MEASUREMENT_PROTOCOL
+    concurrency_cap: int | None = None
+    request_timeout_ns: int | None = None
+    placement: dict[str, list[int]] = Field(default_factory=dict, description="cores by role: client, server")
+    certificate: CertificateRef | None = None
+    source_digest: str = Field(description="sha256 over this instrument's own source files; provenance only")
+    version: str = Field(description="version of this instrument")

@@ -1,0 +1,1 @@
+"""The embedded reference engine: scheduler contract, policies, HTTP server process."""

@@ -1,0 +1,1 @@
+"""The load engine: pacer, connections, worker, spooler."""

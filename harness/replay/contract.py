@@ -1,0 +1,57 @@
+"""What a replay is given and what it gives back. The engine knows addresses, bytes and deadlines; it knows no manifests and no verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from workloads.schedule import Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplayPlan:
+    """One attempt's load, complete: after the start nothing is computed that could be computed before.
+
+    ``arrival_ns`` (n,) ascending, relative to the epoch; ``bodies`` n encoded request bodies; ``stop_after`` (n,) -1 for none.
+    ``end_ns``: drain end, when whatever is open is closed and marked ``drain_end``. ``headers`` are sent and never recorded.
+    ``cpus``/``spool_cpus``: cores to pin to, empty for none.
+    """
+
+    host: str
+    port: int
+    path: str
+    protocol: str
+    arrival_ns: Int64
+    bodies: Sequence[bytes]
+    stop_after: Int64
+    end_ns: int
+    segments: Path
+    tls: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+    request_timeout_ns: int | None = None
+    concurrency_cap: int | None = None
+    cpus: tuple[int, ...] = ()
+    spool_cpus: tuple[int, ...] = ()
+    warm_connections: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Live counts for a progress line; never used for results."""
+
+    sent: int
+    ended: int
+    in_flight: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySummary:
+    """What the engine says about itself when it is done. ``fault``: our own failure in words, None when there was none."""
+
+    offered: int
+    recorded: int
+    fault: str | None
+    worker_cpu_s: float
+    spooler_cpu_s: float

@@ -1,0 +1,76 @@
+"""What a system under test is to the rest of the house: a command line, a readiness rule, facts and a metrics map. No load, no verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from harness.errors import Problem
+from harness.record.facts import Fact
+from harness.record.spec import Arm, EvidenceClass, Pins
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How to start a server: argv (never a shell string), whole environment, working directory."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: Path
+    redacted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A served model as the client reaches it. ``tokenizer`` names the tokenizer file or ``bytes``; ids < vocab_size are safe to send."""
+
+    base_url: str
+    model: str
+    tokenizer: str
+    vocab_size: int
+    max_model_len: int
+    token_ids: bool = True
+    """The server takes token ids as a completions prompt."""
+    cacheable_block: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRule:
+    """One canonical metric from a Prometheus page: sum of samples called ``name`` whose labels contain ``where``."""
+
+    canonical: str
+    name: str
+    where: Mapping[str, str] = field(default_factory=dict)
+
+
+class Runtime(Protocol):
+    """One adapter per system under test. All methods are synchronous and free of global state."""
+
+    name: str
+    evidence_class: EvidenceClass
+    managed: bool
+    """True when we start and stop it."""
+    metrics_path: str | None
+    metrics: Sequence[MetricRule]
+
+    def check(self, arm: Arm, pins: Pins) -> list[Problem]:
+        """Problems that can be known before a start: unknown flag (with the nearest name), missing install, missing model."""
+        ...
+
+    def command(self, arm: Arm, pins: Pins, port: int, workdir: Path) -> Command:
+        """Build argv and environment for a server on 127.0.0.1:port."""
+        ...
+
+    def ready(self, base_url: str) -> bool:
+        """One readiness probe by protocol (short timeout); False: not yet."""
+        ...
+
+    def target(self, arm: Arm, pins: Pins, base_url: str) -> Target:
+        """What the client needs to know about the served model."""
+        ...
+
+    def facts(self, arm: Arm, pins: Pins, base_url: str, log: Path | None) -> dict[str, Fact]:
+        """Facts about the running server (names server.*, model.*, tokenizer.*)."""
+        ...

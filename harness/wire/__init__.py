@@ -1,0 +1,1 @@
+"""Request encoding and event decoding per protocol; no sockets, no clocks."""

@@ -1,0 +1,1 @@
+"""Workloads: pure functions from public traces and seeds to an immutable schedule."""
