@@ -37,12 +37,12 @@ class ServerExit(Frozen):
 
 
 class Facts(Frozen):
-    """facts.json. Fact names are dotted: host.cpu_model, host.cores, host.boot, server.version, server.dtype, server.kv_capacity_tokens..."""
+    """facts.json. Fact names are dotted: host.cpu_model, host.cores, host.boot, server.version, server.dtype, server.kv_capacity_tokens."""
 
     before: dict[str, Fact] = Field(default_factory=dict)
     after: dict[str, Fact] = Field(default_factory=dict)
     pins: tuple[PinResult, ...] = ()
-    flags_checked: bool | None = Field(None, description="argv was checked against the installed version's own parser; null: no argv (endpoint)")
+    flags_checked: bool | None = Field(None, description="argv was held against the installed version's own parser; null: no argv")
     flags_unknown: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
     server_exit: ServerExit | None = None

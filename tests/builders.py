@@ -1,0 +1,168 @@
+"""Records built in memory for tests: a healthy run by default, one field changed at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from harness.record.coordinates import RUN_COORDINATES, Coordinate, Known, RunCoordinates
+from harness.record.facts import Fact, Facts, PinResult, ServerExit
+from harness.record.reader import RunRecord, SealState
+from harness.record.schema import REQUESTS, SAMPLES, SCHEDULE, TRUTH, EventKind
+from harness.record.spec import (
+    Arm,
+    CertificateRef,
+    LoadPoint,
+    ModelPin,
+    Pins,
+    Rank,
+    Replication,
+    RunSpec,
+    Slo,
+    Window,
+    WorkloadSpec,
+)
+
+MS = 1_000_000
+S = 1_000_000_000
+
+
+def make_spec(**changes: Any) -> RunSpec:
+    """Return a healthy synthetic spec: 2 s warm-up, 10 s measured, 2 s drain, TTFT 500 ms and TBT 100 ms (every)."""
+    base: dict[str, Any] = {
+        "campaign": "demo",
+        "campaign_digest": "c" * 64,
+        "question": "Does it?",
+        "cell": "a@x1",
+        "arm": Arm(name="a", runtime="reference", version="1", args={"max-num-seqs": 8}, declared=("runtime.args",)),
+        "load": LoadPoint(kind="time_compression", value=1.0),
+        "replicate": 0,
+        "server_start": 0,
+        "attempt": 1,
+        "estimand": "E2",
+        "evidence_class": "synthetic",
+        "pins": Pins(model=ModelPin(id="tiny", dtype="float32")),
+        "workload": make_workload(),
+        "slo": Slo(ttft_ns=500 * MS, tbt_ns=100 * MS, tbt_rule="every"),
+        "window": Window(warm_up_ns=2 * S, measured_ns=10 * S, drain_ns=2 * S),
+        "replication": Replication(count=5, server_starts=5),
+        "rank": Rank(metric="goodput", margin=0.02),
+        "certificate": CertificateRef(
+            id="f" * 64,
+            protocol=1,
+            host="m:b",
+            created="2026-01-01T00:00:00Z",
+            rate_ceiling=200.0,
+            event_ceiling=20000.0,
+            slip_p99_ns=300_000,
+            ttft_error_p99_ns=1 * MS,
+            tbt_error_p99_ns=1 * MS,
+        ),
+        "source_digest": "d" * 64,
+        "version": "0.1.0",
+    }
+    return RunSpec(**(base | changes))
+
+
+def make_workload(**changes: Any) -> WorkloadSpec:
+    """Return the workload of a healthy spec."""
+    base: dict[str, Any] = {
+        "trace": None,
+        "arrivals": {"process": "constant", "rate": 10.0},
+        "prompts": {"source": "random-ids"},
+        "output_length": "forced",
+        "digest": "e" * 64,
+        "tokenizer_digest": "b" * 64,
+        "seed": 1,
+    }
+    return WorkloadSpec(**(base | changes))
+
+
+def make_request(request_id: int, arrival_ns: int, *, tokens: int = 5, ttft_ns: int = 50 * MS, gap_ns: int = 20 * MS, **changes: Any) -> dict[str, Any]:
+    """Return one row of requests.parquet: completed, one token an event, then usage and DONE in the last read."""
+    first = arrival_ns + ttft_ns
+    stamps = [first + k * gap_ns for k in range(tokens)]
+    last = stamps[-1] if stamps else first
+    row: dict[str, Any] = {
+        "request_id": request_id,
+        "arrival_ns": arrival_ns,
+        "send_ns": arrival_ns + 100_000,
+        "headers_ns": arrival_ns + 5 * MS,
+        "end_ns": last + 1000,
+        "end_kind": "complete",
+        "http_status": 200,
+        "error_status": None,
+        "error": None,
+        "finish_reason": "length",
+        "usage_prompt_tokens": 16,
+        "usage_completion_tokens": tokens,
+        "usage_cached_tokens": 0,
+        "client_tokens": tokens,
+        "reused_connection": True,
+        "event_ns": [*stamps, last, last],
+        "event_tokens": [1] * tokens + [0, 0],
+        "event_bytes": [200] * tokens + [150, 12],
+        "event_kind": [int(EventKind.TOKEN)] * tokens + [int(EventKind.USAGE), int(EventKind.DONE)],
+    }
+    return row | changes
+
+
+def make_record(
+    requests: Sequence[dict[str, Any]] | None = None,
+    *,
+    spec: RunSpec | None = None,
+    facts: Facts | None = None,
+    coordinates: dict[str, Coordinate] | None = None,
+    server_metrics: Sequence[dict[str, Any]] | None = None,
+    host: Sequence[dict[str, Any]] | None = None,
+    seal: SealState | None = None,
+    **tables: Any,
+) -> RunRecord:
+    """Return a healthy record: 140 constant arrivals, 10 a second, all valid; every argument replaces one part."""
+    spec = spec or make_spec()
+    rows = list(requests) if requests is not None else [make_request(i, i * 100 * MS) for i in range(140)]
+    offered = [(r["request_id"], r["arrival_ns"], r) for r in rows]
+    schedule = [
+        {"request_id": i, "arrival_ns": a, "input_tokens": 16, "max_tokens": 5, "client": None, "request_class": None, "source_row": i}
+        for i, a, _ in offered
+    ]
+    truth = [{"request_id": i, "output_tokens": 5, "stop_after": None} for i, _, _ in offered]
+    return RunRecord(
+        path=Path("results/demo/a@x1/0/1"),
+        spec=spec,
+        coordinates=RunCoordinates(coordinates=coordinates or make_coordinates()),
+        facts=facts or make_facts(),
+        schedule=tables.get("schedule") or pa.Table.from_pylist(schedule, SCHEDULE),
+        truth=tables.get("truth") or pa.Table.from_pylist(truth, TRUTH),
+        requests=pa.Table.from_pylist(rows, REQUESTS),
+        server_metrics=pa.Table.from_pylist(list(server_metrics or []), SAMPLES),
+        host=pa.Table.from_pylist(list(host or []), SAMPLES),
+        observations=(),
+        seal=seal or SealState(intact=True, root="9" * 64),
+    )
+
+
+def make_coordinates(**changes: Coordinate) -> dict[str, Coordinate]:
+    """Return every registered coordinate with a known value; ``changes`` use underscores for dots (model_dtype)."""
+    named: dict[str, Coordinate] = {name: Known(value=f"value of {name}") for name in RUN_COORDINATES}
+    by_underscore = {name.replace(".", "_"): name for name in named}
+    for key, value in changes.items():
+        named[by_underscore[key]] = value
+    return named
+
+
+def make_facts(**changes: Any) -> Facts:
+    """Return facts of a healthy run: pins matched, flags checked, server survived."""
+    base: dict[str, Any] = {
+        "before": {"host.boot": Fact(value="b", source="test")},
+        "after": {"host.boot": Fact(value="b", source="test")},
+        "pins": (PinResult(pin="model.dtype", expected="float32", observed="float32", result="matched"),),
+        "flags_checked": True,
+        "argv": ("server", "--port", "1"),
+        "server_exit": ServerExit(survived=True, pid=1),
+        "epoch_monotonic_ns": 12345,
+    }
+    return Facts(**(base | changes))
