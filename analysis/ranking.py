@@ -1,0 +1,183 @@
+"""Ranking or refusal: the one decision the whole record exists for (DESIGN 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from analysis.coordinates import describe_slo
+from analysis.effects import HIGHER_IS_BETTER, paired_effect
+from analysis.model import (
+    CellAnalysis,
+    CheckResult,
+    Claim,
+    Comparison,
+    Effect,
+    Figure,
+    Ranking,
+    Reason,
+    Refusal,
+    RunAnalysis,
+    Standing,
+)
+from harness.record.spec import Rank, Slo
+
+
+def claims_of(metric: str) -> frozenset[Claim]:
+    """Which claims a ranking by ``metric`` makes; integrity is always among them."""
+    service = Claim.GOODPUT if metric in HIGHER_IS_BETTER else Claim.LATENCY
+    return frozenset({Claim.INTEGRITY, Claim.COMPARISON, service})
+
+
+def blocking(checks: Sequence[CheckResult], claims: frozenset[Claim]) -> tuple[CheckResult, ...]:
+    """Return the checks that stand against ``claims``: neither PASS nor waived, and protecting one of them."""
+    return tuple(c for c in checks if not c.lets_through and claims & set(c.protects))
+
+
+def decide(
+    rank: Rank | None, slo: Slo, cells: Sequence[CellAnalysis], comparisons: Sequence[Comparison], incomplete: Sequence[str]
+) -> Ranking | Refusal:
+    """Emit a ranking of the cells at the declared load, or refuse with every reason.
+
+    ``cells``: all cells of the campaign. ``comparisons``: every pair of the cells to be ranked. An arm that its gates or its figure
+    exclude is listed unranked and stays in the family the intervals are simultaneous over; fewer than two arms left is a refusal.
+    """
+    if rank is None:
+        reason = Reason(
+            "rank_undeclared",
+            "rank=null: no metric was declared before the run, so every figure is post_hoc",
+            "declare `rank` in the manifest and run again",
+        )
+        return Refusal("No ranking", (reason,))
+    at_load = select_load(rank, cells)
+    title = _title(rank, slo, at_load)
+    reasons = [*_load_reasons(rank, cells, at_load), *_incomplete_reasons(incomplete), *_comparison_reasons(comparisons)]
+    unranked = {c.arm: _arm_reasons(c, rank) for c in at_load}
+    ranked = [c for c in at_load if not unranked[c.arm]]
+    effects, missing = _effects(rank, ranked, family=_pairs(len(at_load)))
+    reasons += missing
+    if reasons or len(ranked) < 2:
+        named = [Reason(r.code, f"arm {arm}: {r.text}", r.remedy) for arm, found in unranked.items() for r in found]
+        return Refusal(title, tuple(reasons + named) or (_too_few(len(ranked)),))
+    standings = _standings(rank, ranked, effects)
+    return Ranking(title, rank.metric, standings, tuple(effects), tuple((a, r) for a, r in unranked.items() if r))
+
+
+def select_load(rank: Rank, cells: Sequence[CellAnalysis]) -> list[CellAnalysis]:
+    """Return the cells at the load the ranking was declared for (the only load when none was named)."""
+    if rank.at is None:
+        return list(cells)
+    return [c for c in cells if c.load.split("=")[-1] == f"{rank.at:g}"]
+
+
+def _title(rank: Rank, slo: Slo, cells: Sequence[CellAnalysis]) -> str:
+    load = ", ".join(sorted({c.load for c in cells})) or "no load"
+    return f"{rank.metric} under {describe_slo(slo)} at {load}"
+
+
+def _too_few(n: int) -> Reason:
+    return Reason("too_few_arms", f"arms={n}: a ranking needs at least two", "run the campaign with two or more arms")
+
+
+def _load_reasons(rank: Rank, cells: Sequence[CellAnalysis], at_load: Sequence[CellAnalysis]) -> list[Reason]:
+    found = []
+    if not at_load:
+        have = ", ".join(sorted({c.load for c in cells})) or "none"
+        found.append(
+            Reason("load_missing", f"rank.at={rank.at}: no cell was run at this load (loads: {have})", "run the missing load point")
+        )
+    if len({c.load for c in at_load}) > 1:
+        found.append(Reason("load_ambiguous", "rank.at=null with several load points: a ranking holds at one load", "declare rank.at"))
+    if rank.percentile_rule != "nearest_rank":
+        found.append(
+            Reason(
+                "percentile_rule",
+                f"rank.percentile-rule={rank.percentile_rule}: only nearest_rank carries a verdict; other "
+                "rules are for looking at other tools' numbers",
+                "set rank.percentile-rule to nearest_rank",
+            )
+        )
+    return found
+
+
+def _incomplete_reasons(incomplete: Sequence[str]) -> list[Reason]:
+    return [Reason("run_incomplete", f"{what}", "resume the campaign; finished replicates are kept") for what in incomplete]
+
+
+def _comparison_reasons(comparisons: Sequence[Comparison]) -> list[Reason]:
+    found = []
+    for pair in comparisons:
+        for d in pair.differences:
+            if d.answer in ("different", "unknown"):
+                code = "coordinate_different" if d.answer == "different" else "coordinate_unknown"
+                found.append(Reason(code, f"{d.coordinate} of {pair.a} against {pair.b}: {d.a!r} against {d.b!r}", d.remedy))
+    return found
+
+
+def _arm_reasons(cell: CellAnalysis, rank: Rank) -> tuple[Reason, ...]:
+    claims = claims_of(rank.metric)
+    found = [Reason(c.code, f"{c.verdict}: {c.reason} ({c.scope})", c.remedy) for c in blocking(_all_checks(cell), claims)]
+    figure = cell.figures.get(rank.metric)
+    if figure is None or figure.status != "ok":
+        why = figure.reason if figure else "not computed"
+        status = figure.status if figure else "unknown"
+        found.append(
+            Reason(f"figure_{status}", f"{rank.metric} is {status}: {why}", "lengthen the window or lower the load, and run again")
+        )
+    elif figure.interval is None:
+        found.append(
+            Reason(
+                "interval_missing",
+                f"{rank.metric} has no interval over replicates (n={len(cell.runs)})",
+                "run at least two replicates on their own server starts",
+            )
+        )
+    return tuple(found)
+
+
+def _all_checks(cell: CellAnalysis) -> list[CheckResult]:
+    return [*(c for run in cell.runs for c in run.checks), *cell.checks]
+
+
+def _pairs(n: int) -> int:
+    return max(n * (n - 1) // 2, 1)
+
+
+def _effects(rank: Rank, cells: Sequence[CellAnalysis], *, family: int) -> tuple[list[Effect], list[Reason]]:
+    effects, reasons = [], []
+    for a, b in combinations(cells, 2):
+        values = (_by_replicate(a.runs, rank.metric), _by_replicate(b.runs, rank.metric))
+        effect = paired_effect(rank.metric, (a.arm, b.arm), values, margin=rank.margin, confidence=rank.confidence, family=family)
+        if effect is None:
+            reasons.append(
+                Reason(
+                    "pairs_missing",
+                    f"{a.arm} and {b.arm} share fewer than two replicates with a usable {rank.metric}",
+                    "run both arms on the same trace windows, two replicates or more",
+                )
+            )
+        else:
+            effects.append(effect)
+    return effects, reasons
+
+
+def _by_replicate(runs: Sequence[RunAnalysis], metric: str) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for run in runs:
+        figure: Figure | None = run.figures.get(metric)
+        if figure is not None and figure.status == "ok" and figure.value is not None:
+            found[run.replicate] = figure.value
+    return found
+
+
+def _standings(rank: Rank, cells: Sequence[CellAnalysis], effects: Sequence[Effect]) -> tuple[Standing, ...]:
+    """Rank = 1 + number of arms resolved to be better; arms that are equivalent or unresolved against each other tie."""
+    beaten_by = {c.arm: 0 for c in cells}
+    for e in effects:
+        if e.verdict == "better":
+            beaten_by[e.a] += 1
+        elif e.verdict == "worse":
+            beaten_by[e.b] += 1
+    sign = -1.0 if rank.metric in HIGHER_IS_BETTER else 1.0
+    rows = [Standing(1 + beaten_by[c.arm], c.arm, c.cell, c.figures[rank.metric]) for c in cells]
+    return tuple(sorted(rows, key=lambda s: (s.rank, sign * (s.figure.value or 0.0), s.arm)))

@@ -1,0 +1,118 @@
+"""The comparison-coordinate rule: four answers, everything listed, nothing short-circuited."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.compare import HOST_FACTS, NEVER_FACTORS, Side, compare
+from analysis.coordinates import ALL_COORDINATES, merge_runs, result_coordinates
+from harness.record.coordinates import CONSEQUENCES, RUN_COORDINATES, Coordinate, Known, NotApplicable, RunCoordinates, Unknown
+from harness.record.spec import LoadPoint, Rank, Slo
+from tests.builders import make_coordinates
+
+RANK = Rank(metric="goodput", margin=0.02)
+
+
+def side(name: str = "a", declared: frozenset[str] = frozenset(), rank: Rank = RANK, **changes: Coordinate) -> Side:
+    own = result_coordinates(rank, rank.metric, Slo(ttft_ns=1), LoadPoint(kind="rate", value=1.0))
+    return Side(name, make_coordinates(**changes) | own, declared)
+
+
+def test_identical_sides_are_comparable_with_every_coordinate_equal() -> None:
+    found = compare(side("a"), side("b"))
+    assert found.comparable
+    assert found.differences == ()
+    assert found.equal == len(ALL_COORDINATES)
+
+
+def test_dtype_window_and_percentile_rule_are_all_named() -> None:
+    other = side(
+        "b",
+        rank=Rank(metric="goodput", margin=0.02, percentile_rule="linear"),
+        model_dtype=Known(value="float8"),
+        workload_window=Known(value=[0, 1]),
+    )
+    found = compare(side("a"), other)
+    assert not found.comparable
+    assert {d.coordinate for d in found.differences} == {"model.dtype", "workload.window", "result.percentile_rule"}
+    assert all(d.answer == "different" and d.remedy for d in found.differences)
+
+
+def test_declared_arm_field_is_compared_within_a_campaign_and_not_across() -> None:
+    declared = frozenset({"runtime.args"})
+    a, b = side("a", declared), side("b", declared, runtime_args=Known(value={"max-num-seqs": 64}))
+    assert compare(a, b, same_campaign=True).comparable
+    across = compare(a, b)
+    assert not across.comparable
+    assert [d.coordinate for d in across.differences] == ["runtime.args"]
+    assert compare(a, b, factors=declared).comparable
+
+
+def test_consequence_needs_a_declared_difference() -> None:
+    changed = {"runtime_kv_capacity_tokens": Known(value=1)}
+    alone = compare(side("a"), side("b", **changed), same_campaign=True)
+    assert [d.answer for d in alone.differences] == ["different"]
+    declared = frozenset({"runtime.args"})
+    both = compare(side("a", declared), side("b", declared, runtime_args=Known(value=2), **changed), same_campaign=True)
+    assert both.comparable
+    assert {d.answer for d in both.differences} == {"differs_by_declaration", "differs_by_consequence"}
+
+
+def test_dtype_model_and_workload_are_never_consequences() -> None:
+    assert not {n for n in CONSEQUENCES if n.startswith(("model.", "tokenizer.", "workload.", "hardware.", "window.", "evidence."))}
+
+
+def test_evidence_class_and_protocol_cannot_be_factors() -> None:
+    other = side("b", evidence_class=Known(value="synthetic"), protocol_measurement=Known(value=2))
+    found = compare(side("a"), other, factors=NEVER_FACTORS)
+    assert {d.coordinate for d in found.differences} == NEVER_FACTORS
+    assert not found.comparable
+
+
+def test_unknown_equals_nothing_but_host_facts_compare_by_the_same_boot() -> None:
+    unknown = Unknown(reason="no sensor")
+    here = compare(side("a", hardware_memory=unknown), side("b", hardware_memory=unknown))
+    assert here.comparable
+    elsewhere = compare(side("a", hardware_memory=unknown), side("b", hardware_memory=unknown, hardware_host=Known(value="other")))
+    assert {d.coordinate: d.answer for d in elsewhere.differences} == {"hardware.memory": "unknown", "hardware.host": "different"}
+    dtype = compare(side("a", model_dtype=unknown), side("b", model_dtype=unknown))
+    assert [d.answer for d in dtype.differences] == ["unknown"]
+    assert "model.dtype" not in HOST_FACTS
+
+
+def test_not_applicable_equals_itself_and_nothing_else() -> None:
+    none = NotApplicable(reason="no accelerator")
+    assert compare(side("a", hardware_driver=none), side("b", hardware_driver=NotApplicable(reason="another word"))).comparable
+    assert not compare(side("a", hardware_driver=none), side("b")).comparable
+
+
+def test_a_coordinate_nobody_recorded_is_unknown() -> None:
+    bare = Side("a", {}, frozenset())
+    found = compare(bare, bare)
+    assert not found.comparable
+    # hardware.host itself is unknown here, so no host fact may lean on it.
+    assert {d.coordinate for d in found.differences} == set(ALL_COORDINATES)
+
+
+@given(st.sets(st.sampled_from(sorted(RUN_COORDINATES)), max_size=8))
+def test_exactly_the_changed_coordinates_are_listed(changed: set[str]) -> None:
+    changes = {name.replace(".", "_"): Known(value="another") for name in changed}
+    found = compare(side("a"), side("b", **changes))
+    assert {d.coordinate for d in found.differences} == changed
+    assert found.comparable is (not changed)
+
+
+def test_merging_replicates_collects_planned_variation_and_refuses_the_rest() -> None:
+    first = RunCoordinates(coordinates=make_coordinates(workload_window=Known(value=[0, 1]), model_dtype=Known(value="float32")))
+    second = RunCoordinates(
+        coordinates=make_coordinates(
+            workload_window=Known(value=[1, 2]), model_dtype=Known(value="float16"), runtime_kv_capacity_tokens=Known(value=7)
+        )
+    )
+    merged = merge_runs([(0, first), (1, second)])
+    assert merged["workload.window"] == Known(value={"0": [0, 1], "1": [1, 2]}, source="declared")
+    assert isinstance(merged["model.dtype"], Unknown)
+    assert "float16" in merged["model.dtype"].reason
+    assert isinstance(merged["runtime.kv_capacity_tokens"], Known)
+    assert merged["model.id"] == Known(value="value of model.id")
