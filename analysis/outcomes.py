@@ -1,0 +1,172 @@
+"""Every offered request in exactly one class (F35 refined, DESIGN 6)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analysis.clocks import MISSING, Bools, Clocks, Int64
+from analysis.model import Outcome, Outcomes
+from harness.record.reader import RunRecord
+from harness.record.schema import EndKind
+from harness.record.spec import Slo, Window
+
+OutcomeArray = npt.NDArray[np.object_]
+
+SERVED = (EndKind.COMPLETE.value, EndKind.CLIENT_STOP.value)
+"""Exchanges that ended as planned; everything else produced no complete answer."""
+
+OVERLOAD_STATUS = (429, 503)
+"""Too Many Requests and Service Unavailable: the server declined, as opposed to breaking (RFC 6585 section 4, RFC 9110 section 15.6.4)."""
+
+WITHIN_REQUEST = Fraction(99, 100)
+"""The quantile of the TBT rule ``p99``: nearest rank within one request."""
+
+
+def classify(record: RunRecord, clocks: Clocks) -> OutcomeArray:
+    """Return the Outcome of every row of ``clocks``, shape (n,), object dtype.
+
+    Total: an end kind this version does not know is ``failed``, because a class that could flatter the server needs evidence.
+    """
+    served = np.isin(clocks.end_kind, SERVED)
+    complete = served & length_is_right(record, clocks)
+    good = complete & meets_slo(record.spec.slo, clocks)
+    result = np.full(len(clocks), Outcome.FAILED, dtype=object)
+    for mask, outcome in (
+        (complete, Outcome.MISS),
+        (good, Outcome.VALID),
+        (is_rejected(clocks), Outcome.REJECTED),
+        (clocks.end_kind == EndKind.CANCELLED.value, Outcome.CANCELLED),
+        (clocks.end_kind == EndKind.DRAIN_END.value, Outcome.OPEN),
+    ):
+        result[mask] = outcome
+    return result
+
+
+def count_outcomes(record: RunRecord, clocks: Clocks, outcomes: OutcomeArray) -> Outcomes:
+    """Count classes over the offered cohort (arrival in [w, w+W)).
+
+    ``offered`` comes from the schedule, not from the rows that came back, so that a lost or doubled row breaks the partition visibly.
+    """
+    cohort = outcomes[clocks.in_cohort]
+    counts = {outcome: int(np.count_nonzero(cohort == outcome)) for outcome in Outcome}
+    return Outcomes(offered=offered_count(record), counts=counts)
+
+
+def offered_count(record: RunRecord) -> int:
+    """Count scheduled requests whose intended arrival lies in the measured window (N_off)."""
+    arrival = np.asarray(record.schedule.column("arrival_ns").to_numpy(), dtype=np.int64)
+    return int(np.count_nonzero(in_window(arrival, record.spec.window)))
+
+
+def in_window(ns: Int64, window: Window) -> Bools:
+    """Say which stamps lie in the half-open measured window [w, w+W)."""
+    inside: Bools = (ns >= window.start_ns) & (ns < window.stop_ns)
+    return inside
+
+
+def is_rejected(clocks: Clocks) -> Bools:
+    """Say which requests the server declined before any output: HTTP 429/503, or such a code in an error event before a token."""
+    by_status = (clocks.end_kind == EndKind.HTTP_ERROR.value) & np.isin(clocks.http_status, OVERLOAD_STATUS)
+    by_event = (clocks.end_kind == EndKind.ERROR_EVENT.value) & np.isin(clocks.error_status, OVERLOAD_STATUS)
+    declined: Bools = (by_status | by_event) & (clocks.first_ns == MISSING)
+    return declined
+
+
+def length_is_right(record: RunRecord, clocks: Clocks) -> Bools:
+    """Say which requests produced as many tokens as the plan asked for.
+
+    ``forced`` and ``client_stop`` promise a length (truth.parquet); natural and capped promise none. A length that was not counted is not
+    right: what cannot be shown never helps the server. For a client stop, tokens beyond the target are overshoot, not a wrong length, as
+    long as they came in the same read as the target token.
+    """
+    if record.spec.workload.output_length not in ("forced", "client_stop"):
+        return np.ones(len(clocks), dtype=bool)
+    expected = expected_tokens(record, clocks)
+    excess = clocks.tokens - expected
+    stopped = clocks.end_kind == EndKind.CLIENT_STOP.value
+    overshoot: Bools = stopped & (excess > 0) & (excess < _tokens_in_last_read(clocks))
+    known: Bools = (expected != MISSING) & (clocks.tokens != MISSING)
+    right: Bools = known & ((excess == 0) | overshoot)
+    return right
+
+
+def expected_tokens(record: RunRecord, clocks: Clocks) -> Int64:
+    """Return the planned length per row (n,): ``stop_after`` where there is one, else the realized length; MISSING when not in truth."""
+    stop = record.truth.column("stop_after")
+    length = pc.coalesce(stop, record.truth.column("output_tokens")).cast(pa.int64())
+    ident = np.asarray(record.truth.column("request_id").to_numpy(), dtype=np.int64)
+    order = np.argsort(ident, kind="stable")
+    ident, values = ident[order], np.asarray(length.to_numpy(), dtype=np.int64)[order]
+    result = np.full(len(clocks), MISSING, dtype=np.int64)
+    if len(ident):
+        at = np.minimum(np.searchsorted(ident, clocks.request_id), len(ident) - 1)
+        found = ident[at] == clocks.request_id
+        result[found] = values[at[found]]
+    return result
+
+
+def meets_slo(slo: Slo, clocks: Clocks) -> Bools:
+    """Judge every request jointly: TTFT, TBT under the declared rule, E2E; a limit that is null is not part of the predicate.
+
+    An answer without a single token has no TTFT and never meets it. A one-output request has no gap and is judged on completion and TTFT
+    (and E2E when limited). Shape (n,); rows that did not complete may be True here, completion is judged by ``classify``.
+    """
+    has_token = clocks.first_ns != MISSING
+    good: Bools = has_token & (clocks.end_ns != MISSING)
+    if slo.ttft_ns is not None:
+        good &= clocks.first_ns - clocks.arrival_ns <= slo.ttft_ns
+    if slo.e2e_ns is not None:
+        good &= clocks.end_ns - clocks.arrival_ns <= slo.e2e_ns
+    if slo.tbt_ns is not None:
+        good &= _meets_tbt(slo.tbt_ns, slo.tbt_rule, clocks)
+    return good
+
+
+def tbt_is_judged(slo: Slo, clocks: Clocks) -> bool:
+    """Say whether the TBT rule can be decided for every served request of the cohort.
+
+    ``every`` always can: the longest token gap is the longest event gap, however many tokens an event carried. ``mean`` needs the number
+    of tokens; ``p99`` needs tokens per event, because the zero gaps inside events count too.
+    """
+    if slo.tbt_ns is None or slo.tbt_rule == "every":
+        return True
+    if slo.tbt_rule == "p99":
+        return clocks.gaps_defined
+    served = clocks.in_cohort & np.isin(clocks.end_kind, SERVED) & (clocks.first_ns != MISSING)
+    return bool((clocks.tokens[served] != MISSING).all())
+
+
+def _meets_tbt(limit: int, rule: str, clocks: Clocks) -> Bools:
+    n = len(clocks)
+    if rule == "mean":
+        # (tn - t1)/(n - 1) <= limit, kept in integers so that a gap of exactly the limit is inside; n = 1 has no gap to judge.
+        span = clocks.last_ns - clocks.first_ns
+        mean_ok: Bools = (clocks.tokens == 1) | ((clocks.tokens > 1) & (span <= limit * (clocks.tokens - 1)))
+        return mean_ok
+    if rule == "every":
+        every_ok: Bools = late_gaps(limit, clocks.event_gap_ns, clocks.event_gap_request, n) == 0
+        return every_ok
+    gap, row = (clocks.gap_ns, clocks.gap_request) if clocks.gaps_defined else (clocks.event_gap_ns, clocks.event_gap_request)
+    total = np.bincount(row, minlength=n)
+    # x_(ceil(p m)) <= limit exactly when at most m - ceil(p m) gaps are longer: a count replaces a sort.
+    rank = -(-WITHIN_REQUEST.numerator * total // WITHIN_REQUEST.denominator)
+    tail_ok: Bools = late_gaps(limit, gap, row, n) <= total - rank
+    return tail_ok
+
+
+def late_gaps(limit: int, gap_ns: Int64, row: Int64, n: int) -> Int64:
+    """Count gaps longer than ``limit`` ns per row (n,)."""
+    return np.bincount(row[gap_ns > limit], minlength=n).astype(np.int64)
+
+
+def _tokens_in_last_read(clocks: Clocks) -> Int64:
+    """Tokens stamped with the request's last token stamp (n,); an event of unknown count adds nothing."""
+    last = clocks.token_event_ns == clocks.last_ns[clocks.token_event_request]
+    known = last & (clocks.token_event_count > 0)
+    counts = np.bincount(clocks.token_event_request[known], weights=clocks.token_event_count[known], minlength=len(clocks))
+    return counts.astype(np.int64)
