@@ -1,1 +1,27 @@
 """Workloads: pure functions from public traces and seeds to an immutable schedule."""
+
+from workloads.build import build_schedule
+from workloads.plan import TraceSource, WorkloadPlan
+from workloads.schedule import Schedule, Trace
+from workloads.tokens import ByteTokenizer, HFTokenizer, TokenSource, load_tokenizer
+from workloads.traces import find_trace, formats, load_trace, read_trace, trace_ref
+from workloads.transforms import Transformed, apply
+
+__all__ = [
+    "ByteTokenizer",
+    "HFTokenizer",
+    "Schedule",
+    "TokenSource",
+    "Trace",
+    "TraceSource",
+    "Transformed",
+    "WorkloadPlan",
+    "apply",
+    "build_schedule",
+    "find_trace",
+    "formats",
+    "load_tokenizer",
+    "load_trace",
+    "read_trace",
+    "trace_ref",
+]

@@ -1,0 +1,107 @@
+"""What must hold before anything is sent: the plan makes sense in itself, and every row fits the model and the output control."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.errors import Problem, UsageError
+from workloads.plan import LengthDistribution, OutputPlan, TraceArrivals, WorkloadPlan
+from workloads.schedule import Int64
+
+
+def check_plan(plan: WorkloadPlan, chat_overhead: int) -> None:
+    """Raise one UsageError with everything in the plan that contradicts itself."""
+    problems = [*_check_source(plan), *_check_output(plan.output)]
+    if plan.api == "chat" and plan.prompts.source == "random-ids":
+        what = "prompts.source=random-ids: a chat message is text, so token ids cannot be sent through api=chat"
+        problems.append(Problem("workload.chat_ids", what, "use prompts of text, or api completions"))
+    if chat_overhead < 0:
+        problems.append(
+            Problem("workload.chat_overhead", f"chat_overhead={chat_overhead}: at least 0", "measure it with one short message")
+        )
+    if problems:
+        raise UsageError(*problems)
+
+
+def _check_source(plan: WorkloadPlan) -> list[Problem]:
+    """Where rows come from: exactly one of trace and lengths, and arrivals that can be had from it."""
+    problems: list[Problem] = []
+    if plan.trace is not None and plan.lengths is not None:
+        what = "lengths: given beside a trace, which has lengths of its own"
+        problems.append(Problem("workload.two_lengths", what, "drop one of the two"))
+    if plan.trace is None:
+        if plan.lengths is None:
+            problems.append(Problem("workload.no_lengths", "lengths: neither a trace nor lengths are given", "give one of the two"))
+        if isinstance(plan.arrivals, TraceArrivals):
+            what = "arrivals.process=trace: there is no trace to take arrivals from"
+            problems.append(Problem("workload.no_trace", what, "name a trace, or use constant, poisson or gamma arrivals"))
+        if plan.chain:
+            what = f"chain: {len(plan.chain)} transforms and no trace to apply them to"
+            problems.append(Problem("workload.chain_without_trace", what, "name a trace, or drop the transforms"))
+    if plan.lengths is not None:
+        problems += _check_distribution("input", plan.lengths.input) + _check_distribution("output", plan.lengths.output)
+    return problems
+
+
+def _check_distribution(side: str, lengths: LengthDistribution) -> list[Problem]:
+    if lengths.kind == "constant":
+        if lengths.value is not None and lengths.low is None and lengths.high is None:
+            return []
+        what, remedy = "kind=constant needs `value` and nothing else", "give value: N"
+    else:
+        if lengths.low is not None and lengths.high is not None and lengths.low <= lengths.high and lengths.value is None:
+            return []
+        what, remedy = f"kind=uniform needs low <= high and no `value` (low={lengths.low}, high={lengths.high})", "give low: A and high: B"
+    return [Problem("workload.lengths", f"lengths.{side}: {what}", remedy)]
+
+
+def _check_output(output: OutputPlan) -> list[Problem]:
+    """A declared maximum belongs to capped and client_stop, and to no other control."""
+    declares = output.control in {"capped", "client_stop"}
+    if declares and output.max_tokens is None:
+        what = f"output.max_tokens: missing; control {output.control} declares a maximum to the server"
+        return [Problem("workload.max_tokens", what, "give the maximum, or use another control")]
+    if not declares and output.max_tokens is not None:
+        what = f"output.max_tokens={output.max_tokens}: control {output.control} declares no maximum of its own"
+        return [Problem("workload.max_tokens", what, "drop it, or use capped or client_stop")]
+    return []
+
+
+def check_lengths(plan: WorkloadPlan, tokens_in: Int64, realized: Int64, source_row: Int64, max_model_len: int, overhead: int) -> None:
+    """Raise one UsageError with every way in which rows do not fit.
+
+    ``overhead``: tokens that the server adds to each text prompt. Columns are (n,), n >= 1; messages count rows and name the worst.
+    """
+    control, maximum = plan.output.control, plan.output.max_tokens or 0
+    # What a server reserves or may produce; for natural, one token is the least output there is.
+    output = {"natural": np.ones_like(realized), "forced": realized}.get(control, np.full_like(realized, maximum))
+    total = tokens_in + output
+    problems: list[Problem] = []
+
+    def refuse(bad: npt.NDArray[np.bool_], size: Int64, code: str, rule: str, remedy: str) -> None:
+        if bad.any():
+            worst = int(np.argmax(np.where(bad, size, np.iinfo(np.int64).min)))
+            what = f"rows={int(bad.sum())} of {len(bad)}: {rule}; worst is {_row(source_row, worst)}"
+            what += f" with {tokens_in[worst]} input and {realized[worst]} output tokens"
+            problems.append(Problem(code, what, remedy))
+
+    clip = "clip with scale_lengths (input_maximum, output_maximum), scale the lengths down, or serve with a larger maximum length"
+    refuse(total > max_model_len, total, "workload.too_long", f"prompt and {control} output exceed max_model_len={max_model_len}", clip)
+    short = "raise input_minimum of scale_lengths"
+    rule = f"the prompt has no token left beside the {overhead} that the server adds"
+    refuse(tokens_in <= overhead, -tokens_in, "workload.no_prompt", rule, short)
+    if control in {"forced", "client_stop"}:
+        rule = f"control {control} cannot produce an output of 0 tokens (a failed request in the trace)"
+        refuse(realized < 1, -realized, "workload.no_output", rule, "set output_minimum: 1 with scale_lengths, which records the change")
+    if control == "client_stop":
+        rule = f"realized output is longer than the declared max_tokens={maximum}, so the server would cut it"
+        refuse(
+            realized > maximum, realized, "workload.beyond_maximum", rule, "raise max_tokens, or clip with output_maximum of scale_lengths"
+        )
+    if problems:
+        raise UsageError(*problems)
+
+
+def _row(source_row: Int64, index: int) -> str:
+    return f"data row {source_row[index]} of the trace" if source_row[index] >= 0 else f"request {index}"

@@ -1,0 +1,100 @@
+"""Find a trace by name and content, so that a manifest means the same on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from harness.errors import Problem, UsageError
+from workloads.plan import TraceSource
+
+MAX_DEPTH = 4
+"""Folders below a search directory that are looked into. Trace collections are shallow; a home directory given by mistake is not."""
+
+MAX_ENTRIES = 20_000
+"""Directory entries looked at below one search directory before the search stops and says so (about a second of a cold disk)."""
+
+
+def find_trace(source: TraceSource, search_path: Sequence[Path]) -> Path:
+    """Return the first file called ``source.name`` (with or without its ending) whose sha256 is the pinned one.
+
+    Directories are searched in order, shallow before deep, names in sorted order, without following links to directories. Raises
+    UsageError ``trace.not_found`` with every directory searched, or ``trace.digest_mismatch`` with both digests of every candidate.
+    """
+    if Path(source.name).name != source.name:
+        what = f"trace.name={source.name!r}: a file name is wanted, without folders"
+        raise UsageError.single("trace.name", what, "give the bare name, and its folder in the search path")
+    searched: list[str] = []
+    wrong: list[tuple[Path, str]] = []
+    for directory in search_path:
+        notes: list[str] = []
+        for candidate in _candidates(source.name, directory, notes):
+            digest = file_digest(candidate)
+            if digest == source.sha256:
+                return candidate
+            wrong.append((candidate, digest))
+        searched.append(" ".join([str(directory), *notes]))
+    raise UsageError(*(_mismatches(source, wrong) if wrong else [_not_found(source, searched)]))
+
+
+def file_digest(path: Path) -> str:
+    """Sha256 of a file's bytes, hex. Raises UsageError when it cannot be read."""
+    try:
+        with path.open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: OSError) -> UsageError:
+    """Build the error for a trace file that the system does not let us read."""
+    what = f"path={path}: cannot be read ({error.strerror or error})"
+    return UsageError(Problem("trace.unreadable", what, "check that the file exists and that you may read it", str(path)))
+
+
+def _candidates(name: str, directory: Path, notes: list[str]) -> Iterator[Path]:
+    """Yield regular files that bear the name; what limited the search goes to ``notes``."""
+    if not directory.is_dir():
+        notes.append("(no such directory)")
+        return
+    level, entries = [directory], 0
+    for depth in range(MAX_DEPTH + 1):
+        below: list[Path] = []
+        for folder in level:
+            for entry in _sorted_entries(folder):
+                entries += 1
+                if entries > MAX_ENTRIES:
+                    notes.append(f"(stopped after {MAX_ENTRIES} entries)")
+                    return
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(Path(entry.path))
+                elif (entry.name == name or entry.name.startswith(f"{name}.")) and entry.is_file():
+                    yield Path(entry.path)
+        level = below
+        if level and depth == MAX_DEPTH:
+            notes.append(f"(not deeper than {MAX_DEPTH} folders)")
+
+
+def _sorted_entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:  # a folder we may not read holds no trace we could read
+        return []
+
+
+def _not_found(source: TraceSource, searched: list[str]) -> Problem:
+    places = "; ".join(searched) or "nowhere, the search path is empty"
+    what = f"trace.name={source.name!r}: no file of that name; searched {places}"
+    remedy = f"put the file (sha256 {source.sha256}) into one of these, or add its folder to the search path"
+    return Problem("trace.not_found", what, remedy)
+
+
+def _mismatches(source: TraceSource, wrong: list[tuple[Path, str]]) -> list[Problem]:
+    remedy = "fetch the file the manifest means; or, if this one is meant, pin its sha256: results of the two never compare"
+    return [
+        Problem("trace.digest_mismatch", f"sha256={digest}: the manifest pins {source.sha256} for {source.name!r}", remedy, str(path))
+        for path, digest in wrong
+    ]
