@@ -6,15 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from harness.record.spec import Frozen
+from harness.system import Fact, Frozen
 
-
-class Fact(Frozen):
-    """One fact. ``value`` null: ``reason`` says why it cannot be known."""
-
-    value: Any = None
-    reason: str | None = None
-    source: str = Field("", description="where it was read: /proc/cpuinfo, GET /v1/models, server log, ...")
+__all__ = ["Fact", "Facts", "PinResult", "ServerExit"]
 
 
 class PinResult(Frozen):

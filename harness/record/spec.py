@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from harness.record.schema import FORMAT_MAJOR, FORMAT_MINOR, MEASUREMENT_PROTOCOL
+from harness.system import Arm, EvidenceClass, Frozen, HardwarePin, ModelPin, ParallelismPin, Pins
+
+__all__ = [
+    "Arm", "CertificateRef", "Estimand", "EvidenceClass", "Frozen", "HardwarePin", "LoadPoint", "Metric", "ModelPin", "OutputControl",
+    "ParallelismPin", "PercentileRule", "Pins", "Rank", "Replication", "RunSpec", "Slo", "TraceRef", "Waiver", "Window", "WorkloadSpec",
+]
 
 OutputControl = Literal["natural", "capped", "forced", "client_stop"]
-EvidenceClass = Literal["measured", "synthetic", "source_reported", "imported"]
 Estimand = Literal["E1", "E2"]
 PercentileRule = Literal["nearest_rank", "linear"]
 Metric = Literal[
@@ -17,61 +22,6 @@ Metric = Literal[
     "ttft_p50", "ttft_p95", "ttft_p99", "tbt_p50", "tbt_p95", "tbt_p99", "tpot_p50", "e2e_p50", "e2e_p95", "e2e_p99",
     "request_throughput", "token_throughput",
 ]
-
-
-class Frozen(BaseModel):
-    """Base of every spec model: immutable, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ModelPin(Frozen):
-    """The model every arm must serve."""
-
-    id: str = Field(description="Name of the model, as the server is asked to serve it")
-    revision: str | None = Field(None, description="Revision or content digest")
-    dtype: str = Field(description="Element type, e.g. bfloat16")
-    quantization: str = Field("none", description="Quantization scheme")
-
-
-class HardwarePin(Frozen):
-    """The hardware the server must run on; null means not pinned and is recorded as observed."""
-
-    gpu: str | None = Field(None, description="Accelerator model, or `none`")
-    count: int | None = Field(None, description="Number of accelerators", ge=0)
-    driver: str | None = Field(None, description="Driver version prefix")
-    cpu: str | None = Field(None, description="CPU model substring")
-    cores: int | None = Field(None, description="Cores of the host", ge=1)
-
-
-class ParallelismPin(Frozen):
-    """How the model is split."""
-
-    tensor: int = Field(1, ge=1, description="Tensor-parallel degree")
-    pipeline: int = Field(1, ge=1, description="Pipeline-parallel degree")
-    data: int = Field(1, ge=1, description="Data-parallel degree")
-    expert: int = Field(1, ge=1, description="Expert-parallel degree")
-
-
-class Pins(Frozen):
-    """Everything that must hold for every run of an arm."""
-
-    model: ModelPin
-    hardware: HardwarePin = HardwarePin()
-    parallelism: ParallelismPin = ParallelismPin()
-
-
-class Arm(Frozen):
-    """One system configuration under test, as resolved."""
-
-    name: str
-    runtime: str = Field(description="vllm, sglang, reference or endpoint")
-    version: str | None = None
-    args: dict[str, Any] = Field(default_factory=dict)
-    env: dict[str, str] = Field(default_factory=dict)
-    base_url: str | None = Field(None, description="Only for endpoint: where it is served")
-    declared: tuple[str, ...] = Field((), description="Coordinate names this arm declares as treatment, e.g. runtime.args, model.dtype")
-    attested: dict[str, Any] = Field(default_factory=dict, description="Coordinates the user vouches for (endpoint only)")
 
 
 class LoadPoint(Frozen):

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.errors import Problem
-from harness.record.facts import Fact
-from harness.record.spec import Arm, EvidenceClass, Pins
+from harness.system import Arm, EvidenceClass, Fact, Pins
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from harness.record.schema import EventKind
+from harness.vocabulary import EventKind
 
 
 class Event(NamedTuple):

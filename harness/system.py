@@ -1,0 +1,72 @@
+"""A system under test in words: what is pinned, how an arm configures it, one fact about it. Floor 0: runtimes read it, records keep it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+EvidenceClass = Literal["measured", "synthetic", "source_reported", "imported"]
+
+
+class Frozen(BaseModel):
+    """Base of every spec model: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelPin(Frozen):
+    """The model every arm must serve."""
+
+    id: str = Field(description="Name of the model, as the server is asked to serve it")
+    revision: str | None = Field(None, description="Revision or content digest")
+    dtype: str = Field(description="Element type, e.g. bfloat16")
+    quantization: str = Field("none", description="Quantization scheme")
+
+
+class HardwarePin(Frozen):
+    """The hardware the server must run on; null means not pinned and is recorded as observed."""
+
+    gpu: str | None = Field(None, description="Accelerator model, or `none`")
+    count: int | None = Field(None, description="Number of accelerators", ge=0)
+    driver: str | None = Field(None, description="Driver version prefix")
+    cpu: str | None = Field(None, description="CPU model substring")
+    cores: int | None = Field(None, description="Cores of the host", ge=1)
+
+
+class ParallelismPin(Frozen):
+    """How the model is split."""
+
+    tensor: int = Field(1, ge=1, description="Tensor-parallel degree")
+    pipeline: int = Field(1, ge=1, description="Pipeline-parallel degree")
+    data: int = Field(1, ge=1, description="Data-parallel degree")
+    expert: int = Field(1, ge=1, description="Expert-parallel degree")
+
+
+class Pins(Frozen):
+    """Everything that must hold for every run of an arm."""
+
+    model: ModelPin
+    hardware: HardwarePin = HardwarePin()
+    parallelism: ParallelismPin = ParallelismPin()
+
+
+class Arm(Frozen):
+    """One system configuration under test, as resolved."""
+
+    name: str
+    runtime: str = Field(description="vllm, sglang, reference or endpoint")
+    version: str | None = None
+    args: dict[str, Any] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+    base_url: str | None = Field(None, description="Only for endpoint: where it is served")
+    declared: tuple[str, ...] = Field((), description="Coordinate names this arm declares as treatment, e.g. runtime.args, model.dtype")
+    attested: dict[str, Any] = Field(default_factory=dict, description="Coordinates the user vouches for (endpoint only)")
+
+
+class Fact(Frozen):
+    """One fact. ``value`` null: ``reason`` says why it cannot be known."""
+
+    value: Any = None
+    reason: str | None = None
+    source: str = Field("", description="where it was read: /proc/cpuinfo, GET /v1/models, server log, ...")
