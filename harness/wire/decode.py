@@ -1,0 +1,206 @@
+"""Decoders of response bodies: a stream of events, or one JSON object. Never raise on what a server sends.
+
+Tokens of an event are counted by its token ids; without ids, by the growth of continuous usage; without either the event's count is
+unknown: kind TOKEN, ``tokens`` = -1, and the response's ``client_tokens`` is None. Usage is held to be continuous until some event brought
+text without it: a total that comes only at the end says nothing about the events before. An event whose count is known to be 0 is no TOKEN
+event even if it has text (a detokenizer that releases held-back text): t1 and the gaps are about tokens.
+"""
+
+from __future__ import annotations
+
+import orjson
+
+from harness.vocabulary import EventKind
+from harness.wire.contract import Decoded, Event
+from harness.wire.payload import Payload, Usage, read_payload
+from harness.wire.sse import MAX_EVENT_BYTES, Frame, Framer
+
+UNKNOWN_TOKENS = -1
+"""``Event.tokens`` of an event that carried text when neither ids nor continuous usage counted it."""
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+"""Bound of a body that is no stream: four of the largest events a stream may hold."""
+
+
+class _Counter:
+    """Counts the tokens of events in order."""
+
+    __slots__ = ("counted", "last_usage", "total", "unknown")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.counted = False
+        self.unknown = False
+        self.last_usage = 0
+
+    def take(self, payload: Payload) -> int:
+        """Tokens that one payload with choices carried, or UNKNOWN_TOKENS."""
+        grown = self._growth(payload.usage)
+        tokens = payload.ids if payload.ids is not None else grown
+        if tokens is None:
+            if not payload.has_text:
+                return 0
+            self.unknown = True
+            return UNKNOWN_TOKENS
+        self.counted = True
+        self.total += tokens
+        return tokens
+
+    def _growth(self, usage: Usage | None) -> int | None:
+        if self.unknown or usage is None or usage.completion is None:
+            return None
+        grown = max(0, usage.completion - self.last_usage)
+        self.last_usage += grown
+        return grown
+
+    @property
+    def answer(self) -> int | None:
+        """Tokens of the whole response; None when some event could not be counted, or nothing ever counted."""
+        return self.total if self.counted and not self.unknown else None
+
+
+def _kind(payload: Payload, tokens: int) -> EventKind:
+    if tokens != 0:
+        return EventKind.TOKEN
+    if not payload.has_choices:
+        return EventKind.USAGE if payload.usage is not None else EventKind.EMPTY
+    return EventKind.ROLE if payload.has_role else EventKind.EMPTY
+
+
+class _Base:
+    """What both decoders do with one decoded payload."""
+
+    def __init__(self) -> None:
+        self._out = Decoded()
+        self._counter = _Counter()
+        self.tokens = 0
+        """Tokens counted so far; events that cannot be counted add nothing."""
+
+    def _take(self, ns: int, size: int, data: bytes) -> None:
+        try:
+            payload = read_payload(orjson.loads(data))
+        except orjson.JSONDecodeError:
+            payload = None
+        if payload is None:
+            self._malformed(ns, size, "an event is not JSON of the protocol")
+        elif payload.error is not None:
+            self._event(ns, size, EventKind.ERROR)
+            if self._out.error is None:
+                self._out.error, self._out.error_status = payload.error, payload.error_status
+        else:
+            tokens = self._counter.take(payload) if payload.has_choices else 0
+            self.tokens = self._counter.total
+            self._event(ns, size, _kind(payload, tokens), tokens)
+            self._keep(payload)
+
+    def _keep(self, payload: Payload) -> None:
+        out, usage = self._out, payload.usage
+        out.finish_reason = payload.finish_reason or out.finish_reason
+        if usage is None:
+            return
+        out.usage_prompt_tokens = _newer(usage.prompt, out.usage_prompt_tokens)
+        out.usage_completion_tokens = _newer(usage.completion, out.usage_completion_tokens)
+        out.usage_cached_tokens = _newer(usage.cached, out.usage_cached_tokens)
+
+    def _malformed(self, ns: int, size: int, why: str) -> None:
+        self._event(ns, size, EventKind.MALFORMED)
+        self._out.malformed = self._out.malformed or why
+
+    def _event(self, ns: int, size: int, kind: EventKind, tokens: int = 0) -> None:
+        self._out.events.append(Event(ns, tokens, size, kind))
+
+    def _close(self) -> Decoded:
+        self._out.client_tokens = self._counter.answer
+        return self._out
+
+
+def _newer(value: int | None, old: int | None) -> int | None:
+    return old if value is None else value
+
+
+class StreamDecoder(_Base):
+    """Decoder of a ``text/event-stream`` body. Events behind ``[DONE]`` are kept but make the stream malformed."""
+
+    def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
+        super().__init__()
+        self._framer = Framer(limit)
+        self._limit = limit
+        self._last_ns = 0
+
+    def feed(self, ns: int, data: bytes) -> None:
+        """Take body bytes read at ``ns``."""
+        self._last_ns = ns
+        before = self._framer.overflow
+        for frame in self._framer.feed(data):
+            self._frame(ns, frame)
+        if self._framer.overflow and not before:
+            self._overflow(ns)
+
+    def finish(self) -> Decoded:
+        """Close the stream. A last event without its blank line counts if it is whole; otherwise the stream was cut inside it."""
+        overflowed = self._framer.overflow
+        frame = self._framer.finish()
+        if self._framer.overflow and not overflowed:
+            self._overflow(self._last_ns)
+        elif frame is not None and frame.data is not None:
+            self._tail(frame, frame.data)
+        return self._close()
+
+    def _tail(self, frame: Frame, data: bytes) -> None:
+        # Bytes cut mid-event are no event: the exchange's end tells who cut them.
+        if data == b"[DONE]" or _whole_json(data):
+            self._frame(self._last_ns, frame)
+        else:
+            self._out.malformed = self._out.malformed or "the stream ends inside an event"
+
+    def _frame(self, ns: int, frame: Frame) -> None:
+        if not frame.data:
+            self._event(ns, frame.size, EventKind.COMMENT if frame.comment else EventKind.EMPTY)
+        elif frame.data.strip() == b"[DONE]":
+            self._event(ns, frame.size, EventKind.DONE)
+            self._out.complete = True
+        elif self._out.complete:
+            self._malformed(ns, frame.size, "an event came after [DONE]")
+        else:
+            self._take(ns, frame.size, frame.data)
+
+    def _overflow(self, ns: int) -> None:
+        self._malformed(ns, self._limit, f"an event is longer than {self._limit} bytes")
+
+
+class BodyDecoder(_Base):
+    """Decoder of a body that is one JSON object: one event, stamped when its last byte was read."""
+
+    def __init__(self, limit: int = MAX_BODY_BYTES) -> None:
+        super().__init__()
+        self._body = bytearray()
+        self._limit = limit
+        self._last_ns = 0
+        self._too_long = False
+
+    def feed(self, ns: int, data: bytes) -> None:
+        """Take body bytes read at ``ns``; tokens are known only at the end."""
+        self._last_ns = ns
+        if len(self._body) + len(data) > self._limit:
+            self._too_long = True
+        elif not self._too_long:
+            self._body += data
+
+    def finish(self) -> Decoded:
+        """Parse the body. An empty body has no event and is malformed."""
+        if self._too_long:
+            self._malformed(self._last_ns, self._limit, f"the body is longer than {self._limit} bytes")
+        elif not self._body:
+            self._out.malformed = "the body is empty"
+        else:
+            self._take(self._last_ns, len(self._body), bytes(self._body))
+            self._out.complete = self._out.malformed is None
+        return self._close()
+
+
+def _whole_json(data: bytes) -> bool:
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return False
+    return True
