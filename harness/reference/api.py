@@ -1,0 +1,232 @@
+"""OpenAI request bodies in, a plain ask or an error out. Pure: no sockets, no engine.
+
+A parameter that would change the meaning of the answer and is not implemented is refused with 400; unknown fields are ignored, as real
+servers do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from harness.reference.tokens import VOCAB_SIZE, encode_text
+
+CHAT_MESSAGE_OVERHEAD = 4
+"""Template tokens around each chat message: role mark, newline, end mark, newline."""
+
+CHAT_GENERATION_OVERHEAD = 3
+"""Template tokens that open the assistant's turn."""
+
+_COMPLETION_DEFAULT_MAX = 16  # OpenAI's documented default for completions
+
+
+class ApiError(Exception):
+    """An answer in OpenAI's error shape. ``message`` never repeats a prompt."""
+
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+
+    def body(self) -> bytes:
+        """JSON body of the response."""
+        kinds = {404: "NotFoundError", 429: "RateLimitError", 503: "ServiceUnavailableError", 405: "MethodNotAllowed"}
+        kind = kinds.get(self.status, "BadRequestError")
+        return orjson.dumps({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.status}})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One accepted request. ``seed`` is 64 bits: the client's, or derived from prompt and server seed."""
+
+    chat: bool
+    prompt_tokens: int
+    max_tokens: int
+    min_tokens: int
+    ignore_eos: bool
+    seed: int
+    priority: int
+    client: str
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    return_ids: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the server accepts."""
+
+    model: str
+    max_model_len: int
+    seed: int
+
+
+def parse_body(body: bytes) -> dict[str, Any]:
+    """Decode a JSON object. Raises ApiError 400."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise ApiError(400, "The body is not valid JSON.", "body") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "The body must be a JSON object.", "body")
+    return value
+
+
+def parse_ask(fields: dict[str, Any], limits: Limits, *, chat: bool) -> Asked:
+    """Check a completions or chat body. Raises ApiError 400 or 404."""
+    check_model(fields, limits.model)
+    _refuse_unsupported(fields)
+    ids = chat_ids(fields.get("messages")) if chat else prompt_ids(fields.get("prompt"))
+    stream, include, continuous = _stream_options(fields)
+    maximum = _max_tokens(fields, limits, len(ids), chat=chat)
+    minimum = _whole(fields, "min_tokens", 0, low=0)
+    if minimum > maximum:
+        raise ApiError(400, f"min_tokens={minimum} must be less than or equal to max_tokens={maximum}.", "min_tokens")
+    seed = fields.get("seed")
+    return Asked(
+        chat=chat,
+        prompt_tokens=len(ids),
+        max_tokens=maximum,
+        min_tokens=minimum,
+        ignore_eos=_flag(fields, "ignore_eos"),
+        seed=_derived_seed(ids, limits.seed) if seed is None else _whole(fields, "seed", 0) & ((1 << 64) - 1),
+        priority=_whole(fields, "priority", 0),
+        client=_text(fields, "user"),
+        stream=stream,
+        include_usage=include,
+        continuous_usage=continuous,
+        return_ids=_flag(fields, "return_token_ids"),
+    )
+
+
+def check_model(fields: dict[str, Any], served: str) -> None:
+    """Raise ApiError 400 without a model name, 404 for another one than the served."""
+    model = fields.get("model")
+    if not isinstance(model, str):
+        raise ApiError(400, "model must be given as a string.", "model")
+    if model != served:
+        raise ApiError(404, f"The model `{model[:100]}` does not exist. Served: {served}.", "model")
+
+
+def prompt_ids(prompt: Any) -> list[int]:
+    """Token ids of a completions prompt: a text, a list of ids, or a list that holds exactly one of these."""
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        ids = encode_text(prompt)
+    elif isinstance(prompt, list) and all(type(item) is int for item in prompt):
+        ids = prompt
+    elif isinstance(prompt, list) and len(prompt) > 1 and all(isinstance(item, str | list) for item in prompt):
+        raise ApiError(400, "One prompt a request: batches of prompts are not supported.", "prompt")
+    else:
+        raise ApiError(400, "prompt must be a string or a list of token ids.", "prompt")
+    if not ids:
+        raise ApiError(400, "prompt must not be empty.", "prompt")
+    if min(ids) < 0 or max(ids) >= VOCAB_SIZE:
+        raise ApiError(400, f"A token id is out of vocabulary; ids are 0 to {VOCAB_SIZE - 1}.", "prompt")
+    return ids
+
+
+def chat_ids(messages: Any) -> list[int]:
+    """Token ids of a chat prompt: bytes of every content, plus the declared template tokens (ids 1, so that they cost what they claim)."""
+    if not isinstance(messages, list) or not messages:
+        raise ApiError(400, "messages must be a non-empty list.", "messages")
+    ids: list[int] = []
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise ApiError(400, "Every message must be an object with a role.", "messages")
+        ids += [1] * CHAT_MESSAGE_OVERHEAD + encode_text(_content(message.get("content")))
+    return ids + [1] * CHAT_GENERATION_OVERHEAD
+
+
+def _content(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        parts = [text for text in texts if isinstance(text, str)]
+        if len(parts) == len(content):
+            return "".join(parts)
+    raise ApiError(400, "content must be a string or a list of text parts.", "messages")
+
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,), "best_of": (1,), "echo": (False,), "logprobs": (False, 0), "top_logprobs": (0,), "suffix": ("",), "stop": ("", []),
+    "stop_token_ids": ([],), "tools": ([],), "truncate_prompt_tokens": (), "response_format": ({"type": "text"},),
+}  # fmt: skip
+
+
+def _refuse_unsupported(fields: dict[str, Any]) -> None:
+    for name, neutral in _NEUTRAL.items():
+        value = fields.get(name)
+        if value is not None and value not in neutral:
+            raise ApiError(400, f"{name} is not supported by this server.", name)
+    temperature = fields.get("temperature")
+    if temperature is not None and (type(temperature) not in {int, float} or not math.isfinite(temperature) or temperature < 0):
+        raise ApiError(400, "temperature must be a non-negative number.", "temperature")
+
+
+def _stream_options(fields: dict[str, Any]) -> tuple[bool, bool, bool]:
+    stream = _flag(fields, "stream")
+    options = fields.get("stream_options")
+    if options is None:
+        return stream, False, False
+    if not stream:
+        raise ApiError(400, "stream_options can only be given when stream is true.", "stream_options")
+    if not isinstance(options, dict):
+        raise ApiError(400, "stream_options must be an object.", "stream_options")
+    include = _flag(options, "include_usage")
+    return stream, include, include and _flag(options, "continuous_usage_stats")
+
+
+def _max_tokens(fields: dict[str, Any], limits: Limits, prompt: int, *, chat: bool) -> int:
+    room = limits.max_model_len - prompt
+    if room < 1:
+        raise ApiError(400, f"The maximum context length is {limits.max_model_len} tokens; the prompt alone has {prompt}.", "prompt")
+    name = "max_completion_tokens" if chat and fields.get("max_completion_tokens") is not None else "max_tokens"
+    asked = _whole(fields, name, room if chat else min(_COMPLETION_DEFAULT_MAX, room), low=1)
+    if asked > room:
+        raise ApiError(
+            400, f"{name}={asked} with a prompt of {prompt} exceeds the maximum context length of {limits.max_model_len} tokens.", name
+        )
+    return asked
+
+
+def _whole(fields: dict[str, Any], name: str, default: int, *, low: int | None = None) -> int:
+    value = fields.get(name)
+    if value is None:
+        return default
+    if type(value) is not int:
+        raise ApiError(400, f"{name} must be a whole number.", name)
+    if low is not None and value < low:
+        raise ApiError(400, f"{name} must be at least {low}, got {value}.", name)
+    return value
+
+
+def _flag(fields: dict[str, Any], name: str) -> bool:
+    value = fields.get(name)
+    if value is None:
+        return False
+    if type(value) is not bool:
+        raise ApiError(400, f"{name} must be true or false.", name)
+    return value
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value) > 256:
+        raise ApiError(400, f"{name} must be a string of at most 256 characters.", name)
+    return value
+
+
+def _derived_seed(ids: list[int], server_seed: int) -> int:
+    digest = hashlib.blake2b(bytes(ids), digest_size=8, key=server_seed.to_bytes(32, "big"))
+    return int.from_bytes(digest.digest(), "big")

@@ -1,0 +1,133 @@
+"""Command line of the reference server. ``python -m harness.reference.arguments`` prints its flags as JSON, so that an adapter can hold
+an argv against the parser of the very version it will start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections.abc import Sequence
+
+from harness.errors import Problem, UsageError
+
+_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s)")
+
+
+def duration_ns(text: str) -> int:
+    """Parse ``4ms``, ``20us``, ``0.5s`` into ns; a bare ``0`` is allowed, any other bare number is refused (which unit?)."""
+    if text.strip() == "0":
+        return 0
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number with a unit, for example 4ms (ns, us, ms, s)")
+    value = float(match[1]) * _UNITS[match[2]]
+    if value > 3600e9:
+        raise argparse.ArgumentTypeError(f"{text!r}: more than an hour for one step is not a plausible cost")
+    return round(value)
+
+
+def count(text: str) -> int:
+    """Parse a whole number >= 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be at least 1")
+    return value
+
+
+def count_or_zero(text: str) -> int:
+    """Parse a whole number >= 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: must not be negative")
+    return value
+
+
+def mean(text: str) -> float:
+    """Parse a finite mean length >= 1."""
+    value = float(text)
+    if not math.isfinite(value) or value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a finite number of at least 1 token")
+    return value
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Build the parser; defaults are what the quickstart needs, not a statement about any hardware."""
+    parser = argparse.ArgumentParser(
+        prog="harness.reference.server", description="OpenAI-compatible server over the reference scheduler.", allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on")
+    add("--port", type=count_or_zero, default=8100, help="port to listen on; 0 lets the kernel choose, the log says which")
+    add("--model", default="tiny", help="name the model is served under")
+    add("--dtype", default="float32", help="element type to report; nothing is computed with it")
+    add("--policy", default="vllm-shaped-fcfs", help="scheduling policy")
+    add("--max-num-seqs", type=count, default=16, help="sequence budget of an iteration and cap on running requests")
+    add("--max-num-batched-tokens", type=count, default=512, help="token budget of an iteration")
+    add("--max-model-len", type=count, default=4096, help="prompt plus output, tokens")
+    add("--kv-cache-tokens", type=count, default=65536, help="KV capacity, tokens")
+    add("--kv-watermark", type=count_or_zero, default=0, help="KV rows held back from admission, tokens")
+    add("--cost-base", type=duration_ns, default="4ms", help="duration of an iteration before its rows")
+    add("--cost-prefill-token", type=duration_ns, default="20us", help="added for each prompt (or rebuilt) row")
+    add("--cost-decode-row", type=duration_ns, default="100us", help="added for each decode row")
+    add("--cost-context-token", type=duration_ns, default="0", help="added for each KV row that an interval reads")
+    add("--max-queue", type=count_or_zero, default=None, help="requests that may wait; more are declined (default: no limit)")
+    add("--overload-status", type=int, choices=(429, 503), default=503, help="HTTP status of a declined request")
+    add("--natural-mean", type=mean, default=64.0, help="mean natural output length, tokens")
+    add("--seed", type=count_or_zero, default=0, help="mixed into the seed of requests that bring none")
+    return parser
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse and check what no single flag can check. Raises UsageError with all problems; argparse itself exits with 2."""
+    args = make_parser().parse_args(argv)
+    problems = []
+    if args.kv_cache_tokens < args.max_model_len:
+        problems.append(
+            Problem(
+                "kv_too_small",
+                f"kv-cache-tokens={args.kv_cache_tokens}: less than max-model-len={args.max_model_len}, one request could never finish",
+                "raise --kv-cache-tokens or lower --max-model-len",
+            )
+        )
+    if args.kv_watermark >= args.kv_cache_tokens:
+        problems.append(
+            Problem(
+                "watermark_too_large",
+                f"kv-watermark={args.kv_watermark}: holds back the whole cache of {args.kv_cache_tokens} tokens",
+                "lower --kv-watermark",
+            )
+        )
+    if problems:
+        raise UsageError(*problems)
+    return args
+
+
+def describe() -> list[dict[str, object]]:
+    """List the flags: name, choices or null, and whether it takes a value."""
+    actions = [action for action in make_parser()._actions if action.dest != "help"]
+    return [
+        {"flag": action.option_strings[-1], "takes_value": action.nargs != 0, "choices": list(action.choices) if action.choices else None}
+        for action in actions
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Without arguments print the flags; with arguments check them (exit 2 and the reason on stderr when refused)."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    if not given:
+        sys.stdout.write(json.dumps(describe()) + "\n")
+        return 0
+    try:
+        parse(given)
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,30 @@
+"""The declared cost model: how long an iteration takes, as a pure function of its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.reference.contract import IterationPlan, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Integer ns, linear, so that the effect of one budget can be followed by hand. Declared, not fitted: it stands for no hardware.
+
+    ``base_ns`` for each iteration, ``prefill_token_ns`` for each prompt or rebuild row, ``decode_row_ns`` for each decode row,
+    ``context_token_ns`` for each KV row an interval reads (the sum of interval ends: history is read once for each interval).
+    """
+
+    base_ns: int
+    prefill_token_ns: int
+    decode_row_ns: int
+    context_token_ns: int
+
+    def cost_ns(self, plan: IterationPlan) -> int:
+        """Duration of the iteration; 0 for a plan without work."""
+        if not plan.work:
+            return 0
+        decodes = sum([work.phase is Phase.DECODE for work in plan.work])
+        context = sum([work.end for work in plan.work])
+        prefill = plan.ledger.tokens - decodes
+        return self.base_ns + prefill * self.prefill_token_ns + decodes * self.decode_row_ns + context * self.context_token_ns

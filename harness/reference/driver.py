@@ -1,0 +1,144 @@
+"""Real time for the time-free engine: an iteration's tokens are published at its planned end, on absolute deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from harness.alarm import Alarm
+from harness.clock import Clock
+from harness.reference.contract import IterationResult
+from harness.reference.engine import Engine
+
+
+class Sink(Protocol):
+    """Takes the tokens of one request."""
+
+    def publish(self, token: int, finish: str | None) -> None:
+        """Send one token; ``finish`` is the reason when it is the last."""
+        ...
+
+
+@dataclass(slots=True)
+class Lateness:
+    """How far this process fell behind its own declared times, ns.
+
+    ``restarts``: it was more than one iteration behind and gave up catching up; the declared cost did not hold for that stretch.
+    """
+
+    iterations: int = 0
+    total_ns: int = 0
+    worst_ns: int = 0
+    restarts: int = 0
+
+    def note(self, late_ns: int) -> None:
+        """Add one iteration."""
+        self.iterations += 1
+        self.total_ns += late_ns
+        self.worst_ns = max(self.worst_ns, late_ns)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Monotone totals since the start, tokens and requests."""
+
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    stopped: int = 0
+    at_length: int = 0
+    aborted: int = 0
+
+
+class Driver:
+    """Runs iterations back to back while there is work: each starts at the planned end of the one before, not when we got round to it.
+
+    Otherwise our own bookkeeping would add itself to every iteration and the declared cost would not be the observed one.
+    """
+
+    def __init__(self, engine: Engine, clock: Clock, alarm: Alarm, loop: asyncio.AbstractEventLoop) -> None:
+        self.engine = engine
+        self.counters = Counters()
+        self.lateness = Lateness()
+        self._clock = clock
+        self._alarm = alarm
+        self._loop = loop
+        self._sinks: dict[str, Sink] = {}
+        self._deadline_ns: int | None = None
+        self._cost_ns = 0
+        self._kicked = False
+        loop.add_reader(alarm.fd, self._on_alarm)
+
+    def attach(self, request_id: str, sink: Sink) -> None:
+        """Route the tokens of a request just submitted to ``sink`` and wake the engine if it is idle."""
+        self._sinks[request_id] = sink
+        self._kick()
+
+    def detach(self, request_id: str) -> None:
+        """Abort a request whose client left; its KV is freed at the next cut."""
+        if self._sinks.pop(request_id, None) is not None:
+            self.counters.aborted += 1
+            self.engine.abort(request_id)
+            self._kick()
+
+    def close(self) -> None:
+        """Stop the alarm."""
+        self._loop.remove_reader(self._alarm.fd)
+        self._alarm.close()
+
+    def _kick(self) -> None:
+        # Through call_soon, so that arrivals of one socket sweep are planned together.
+        if self._deadline_ns is None and not self._kicked:
+            self._kicked = True
+            self._loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._kicked = False
+        if self._deadline_ns is None:
+            self._plan(self._clock.now_ns())
+
+    def _plan(self, start_ns: int) -> None:
+        begun = self.engine.begin(start_ns)
+        if begun is None:
+            self._deadline_ns = None
+            return
+        self._cost_ns = begun[1]
+        self._deadline_ns = start_ns + self._cost_ns
+        self._alarm.arm(self._deadline_ns)
+
+    def _on_alarm(self) -> None:
+        self._alarm.clear()
+        deadline = self._deadline_ns
+        if deadline is None:
+            return
+        now = self._clock.now_ns()
+        if now < deadline:  # a firing of an earlier setting
+            self._alarm.arm(deadline)
+            return
+        self.lateness.note(now - deadline)
+        self._publish(self.engine.complete(deadline))
+        behind = self._clock.now_ns() - deadline
+        if behind > max(self._cost_ns, 1_000_000):  # 1 ms: below it a catch-up is invisible beside any iteration worth declaring
+            self.lateness.restarts += 1
+            deadline += behind
+        self._plan(deadline)
+
+    def _publish(self, result: IterationResult) -> None:
+        counters = self.counters
+        for row in result.rows:
+            if row.token is None:
+                continue
+            counters.generation_tokens += 1
+            if row.emitted_before == 0:
+                counters.prompt_tokens += self._prompt_tokens(row.request_id)
+            sink = self._sinks.get(row.request_id)
+            if sink is None:  # its client left while the iteration ran
+                continue
+            if row.terminal is not None:
+                del self._sinks[row.request_id]
+                counters.stopped += row.terminal == "stop"
+                counters.at_length += row.terminal == "length"
+            sink.publish(row.token, row.terminal)
+
+    def _prompt_tokens(self, request_id: str) -> int:
+        return self.engine.state.views[request_id].declared.prompt_tokens

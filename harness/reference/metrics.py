@@ -1,0 +1,61 @@
+"""The /metrics page, made at scrape time from the driver's own counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from harness.clock import NS_PER_S
+from harness.reference.driver import Driver
+
+PREFIX = "trigpoint:"
+
+
+class Page:
+    """Prometheus text of one driver."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """Render now."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield metric families (the collector protocol of prometheus_client)."""
+        yield from self._gauges()
+        yield from self._counters()
+
+    def _gauges(self) -> Iterator[Metric]:
+        engine = self._driver.engine
+        capacity = engine.core.workload.budgets.kv_capacity
+        for name, value, meaning in (
+            ("requests_running", engine.running, "Requests in the running queue"),
+            ("requests_waiting", engine.waiting, "Requests that hold no place in the running queue"),
+            ("kv_usage_ratio", engine.kv_rows / capacity, "KV rows held, over capacity"),
+            ("iteration_lateness_worst_seconds", self._driver.lateness.worst_ns / NS_PER_S, "Worst wake-up after a planned end"),
+        ):
+            yield GaugeMetricFamily(PREFIX + name, meaning, value=value)
+
+    def _counters(self) -> Iterator[Metric]:
+        counts, engine, late = self._driver.counters, self._driver.engine, self._driver.lateness
+        finished = CounterMetricFamily(PREFIX + "requests_finished", "Requests served to their end", labels=["reason"])
+        finished.add_metric(["stop"], counts.stopped)
+        finished.add_metric(["length"], counts.at_length)
+        yield finished
+        for name, value, meaning in (
+            ("requests_aborted", counts.aborted, "Requests whose client left"),
+            ("prompt_tokens", counts.prompt_tokens, "Prompt tokens of requests that reached their first token"),
+            ("generation_tokens", counts.generation_tokens, "Tokens generated"),
+            ("cached_tokens", 0, "Prompt tokens taken from a prefix cache; there is none"),
+            ("preemptions", engine.preemptions, "Requests that lost their KV while running"),
+            ("recomputed_tokens", engine.state.recomputed_rows, "Rows computed again after a preemption"),
+            ("iterations", late.iterations, "Iterations completed"),
+            ("iteration_lateness_seconds", late.total_ns / NS_PER_S, "Sum of wake-ups after planned ends"),
+            ("schedule_restarts", late.restarts, "Times the declared timeline was given up"),
+        ):
+            yield CounterMetricFamily(PREFIX + name, meaning, value=value)

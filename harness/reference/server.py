@@ -1,0 +1,213 @@
+"""``python -m harness.reference.server``: the reference engine behind an OpenAI-compatible HTTP server, in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import hashlib
+import importlib.metadata
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+import uvloop
+
+from harness.alarm import Alarm
+from harness.clock import NS_PER_S, MonotonicClock
+from harness.errors import TrigpointError
+from harness.reference import ENGINE_VERSION
+from harness.reference.api import ApiError, Asked, Limits, chat_ids, check_model, parse_ask, parse_body, prompt_ids
+from harness.reference.arguments import parse
+from harness.reference.connection import Connection, Request
+from harness.reference.contract import Budgets
+from harness.reference.cost import CostModel
+from harness.reference.driver import Driver
+from harness.reference.engine import Engine
+from harness.reference.metrics import Page
+from harness.reference.policy import make_policy
+from harness.reference.replies import Reply
+from harness.reference.tokens import VOCAB_SIZE, Truth, model_digest, natural_length, tokenizer_digest
+
+_TEXT_PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Answer:
+    """The sink of one request: turns tokens into response bytes."""
+
+    __slots__ = ("_connection", "_done", "_reply", "_stream")
+
+    def __init__(self, connection: Connection, reply: Reply, done: Callable[[Connection], None], *, stream: bool) -> None:
+        self._connection = connection
+        self._reply = reply
+        self._done = done
+        self._stream = stream
+
+    def publish(self, token: int, finish: str | None) -> None:
+        """Send one token, or keep it until the answer is whole."""
+        if finish is not None:
+            self._done(self._connection)
+        if self._stream:
+            self._connection.write(self._reply.stream(token, finish))
+            if finish is not None:
+                self._connection.finish()
+            return
+        self._reply.collect(token)
+        if finish is not None:
+            self._connection.respond(200, self._reply.body(finish))
+
+
+class Application:
+    """Routes requests; owns the driver and knows which connection waits for which request."""
+
+    def __init__(self, args: argparse.Namespace, driver: Driver) -> None:
+        self._args = args
+        self._driver = driver
+        self._page = Page(driver)
+        self._limits = Limits(args.model, args.max_model_len, args.seed)
+        self._waiting_for: dict[Connection, str] = {}
+        self._count = 0
+        self._info = server_info(args)
+        self._routes: dict[tuple[str, str], Callable[[Connection, Request], None]] = {
+            ("GET", "/health"): lambda connection, _: connection.respond(200, b"", "text/plain"),
+            ("GET", "/version"): lambda connection, _: connection.respond(200, orjson.dumps({"version": ENGINE_VERSION})),
+            ("GET", "/metrics"): lambda connection, _: connection.respond(200, self._page.text(), _TEXT_PLAIN),
+            ("GET", "/server_info"): lambda connection, _: connection.respond(200, orjson.dumps(self._info)),
+            ("GET", "/v1/models"): lambda connection, _: connection.respond(200, orjson.dumps(_models(args))),
+            ("POST", "/tokenize"): self._tokenize,
+            ("POST", "/v1/completions"): lambda connection, request: self._generate(connection, request, chat=False),
+            ("POST", "/v1/chat/completions"): lambda connection, request: self._generate(connection, request, chat=True),
+        }
+
+    def handle(self, connection: Connection, request: Request) -> None:
+        """Answer one request; every error takes OpenAI's shape."""
+        try:
+            route = self._routes.get((request.method, request.path))
+            if route is None:
+                known = any(path == request.path for _, path in self._routes)
+                raise ApiError(405, "Method not allowed.") if known else ApiError(404, "Not found.")
+            route(connection, request)
+        except ApiError as error:
+            connection.respond(error.status, error.body())
+
+    def lost(self, connection: Connection) -> None:
+        """Abort what the client was waiting for."""
+        request_id = self._waiting_for.pop(connection, None)
+        if request_id is not None:
+            self._driver.detach(request_id)
+
+    def _served(self, connection: Connection) -> None:
+        del self._waiting_for[connection]
+
+    def _generate(self, connection: Connection, request: Request, *, chat: bool) -> None:
+        asked = parse_ask(parse_body(request.body), self._limits, chat=chat)
+        engine = self._driver.engine
+        if self._args.max_queue is not None and engine.waiting >= self._args.max_queue:
+            raise ApiError(self._args.overload_status, f"The queue is full: {engine.waiting} requests wait.")
+        self._count += 1
+        request_id = f"{'chatcmpl' if chat else 'cmpl'}-{self._count:08d}"
+        reply = Reply(asked, request_id, int(time.time()), self._args.model)
+        if asked.stream:
+            connection.start_stream()
+        self._waiting_for[connection] = request_id
+        truth = self._truth(asked)
+        engine.submit(request_id, asked.prompt_tokens, asked.max_tokens, truth, priority=asked.priority, client=asked.client)
+        self._driver.attach(request_id, _Answer(connection, reply, self._served, stream=asked.stream))
+
+    def _truth(self, asked: Asked) -> Truth:
+        natural = None if asked.ignore_eos else natural_length(asked.seed, self._args.natural_mean, asked.min_tokens)
+        return Truth(asked.seed, natural)
+
+    def _tokenize(self, connection: Connection, request: Request) -> None:
+        fields = parse_body(request.body)
+        if "model" in fields:
+            check_model(fields, self._args.model)
+        ids = chat_ids(fields["messages"]) if "messages" in fields else prompt_ids(fields.get("prompt"))
+        connection.respond(200, orjson.dumps({"count": len(ids), "max_model_len": self._args.max_model_len, "tokens": ids}))
+
+
+def server_info(args: argparse.Namespace) -> dict[str, Any]:
+    """What this server says about itself: effective configuration (ns, tokens), digests, packages."""
+    config = {name: value for name, value in vars(args).items() if name not in {"host", "port"}}
+    return {
+        "engine": "reference",
+        "version": ENGINE_VERSION,
+        "evidence_class": "synthetic",
+        "effective_config": config,
+        "dtype": args.dtype,
+        "quantization": "none",
+        "kv_capacity_tokens": args.kv_cache_tokens,
+        "vocab_size": VOCAB_SIZE,
+        "model_digest": model_digest(args.natural_mean),
+        "tokenizer_digest": tokenizer_digest(),
+        "packages": packages_digest(),
+        "python": platform.python_version(),
+    }
+
+
+def packages_digest() -> str:
+    """sha256 over the sorted ``name==version`` lines of the packages this process can import."""
+    names = sorted({f"{dist.metadata['Name'].lower()}=={dist.version}" for dist in importlib.metadata.distributions()})
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()
+
+
+def _models(args: argparse.Namespace) -> dict[str, Any]:
+    card = {"id": args.model, "object": "model", "owned_by": "trigpoint", "created": 0, "max_model_len": args.max_model_len}
+    return {"object": "list", "data": [card]}
+
+
+def make_engine(args: argparse.Namespace) -> Engine:
+    """Build the engine the arguments describe. Raises UsageError for an unknown policy."""
+    budgets = Budgets(args.max_num_batched_tokens, args.max_num_seqs, args.kv_cache_tokens, args.kv_watermark)
+    costs = CostModel(args.cost_base, args.cost_prefill_token, args.cost_decode_row, args.cost_context_token)
+    return Engine(make_policy(args.policy), budgets, costs)
+
+
+async def serve(args: argparse.Namespace) -> None:
+    """Serve until SIGTERM or SIGINT; open connections are then closed, unfinished answers cut."""
+    loop = asyncio.get_running_loop()
+    driver = Driver(make_engine(args), MonotonicClock(), Alarm(), loop)
+    app = Application(args, driver)
+    connections: set[Connection] = set()
+    server = await loop.create_server(lambda: Connection(app, connections), args.host, args.port, backlog=1024)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    # What exists now lives as long as the process; the collector need not walk it in the middle of an iteration.
+    gc.collect()
+    gc.freeze()
+    _log(f"listening on {args.host}:{server.sockets[0].getsockname()[1]} policy={args.policy} version={ENGINE_VERSION}")
+    await stop.wait()
+    server.close()
+    for connection in list(connections):
+        connection.close()
+    driver.close()
+    late = driver.lateness
+    _log(f"stopped after {late.iterations} iterations, worst lateness {late.worst_ns / NS_PER_S:.6f} s, restarts {late.restarts}")
+
+
+def _log(line: str) -> None:
+    sys.stderr.write(f"reference: {line}\n")
+    sys.stderr.flush()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the server; exit 2 for wrong arguments, 3 when the port cannot be had."""
+    try:
+        args = parse(argv)
+        uvloop.run(serve(args))
+    except TrigpointError as error:
+        _log(str(error))
+        return error.exit_code
+    except OSError as error:
+        _log(f"{error.strerror or error} (host or port not available)")
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
