@@ -79,7 +79,7 @@ def check_lengths(plan: WorkloadPlan, tokens_in: Int64, realized: Int64, source_
     total = tokens_in + output
     problems: list[Problem] = []
 
-    def refuse(bad: npt.NDArray[np.bool_], size: Int64, code: str, rule: str, remedy: str) -> None:
+    def _refuse(bad: npt.NDArray[np.bool_], size: Int64, code: str, rule: str, remedy: str) -> None:
         if bad.any():
             worst = int(np.argmax(np.where(bad, size, np.iinfo(np.int64).min)))
             what = f"rows={int(bad.sum())} of {len(bad)}: {rule}; worst is {_row(source_row, worst)}"
@@ -87,16 +87,16 @@ def check_lengths(plan: WorkloadPlan, tokens_in: Int64, realized: Int64, source_
             problems.append(Problem(code, what, remedy))
 
     clip = "clip with scale_lengths (input_maximum, output_maximum), scale the lengths down, or serve with a larger maximum length"
-    refuse(total > max_model_len, total, "workload.too_long", f"prompt and {control} output exceed max_model_len={max_model_len}", clip)
+    _refuse(total > max_model_len, total, "workload.too_long", f"prompt and {control} output exceed max_model_len={max_model_len}", clip)
     short = "raise input_minimum of scale_lengths"
     rule = f"the prompt has no token left beside the {overhead} that the server adds"
-    refuse(tokens_in <= overhead, -tokens_in, "workload.no_prompt", rule, short)
+    _refuse(tokens_in <= overhead, -tokens_in, "workload.no_prompt", rule, short)
     if control in {"forced", "client_stop"}:
         rule = f"control {control} cannot produce an output of 0 tokens (a failed request in the trace)"
-        refuse(realized < 1, -realized, "workload.no_output", rule, "set output_minimum: 1 with scale_lengths, which records the change")
+        _refuse(realized < 1, -realized, "workload.no_output", rule, "set output_minimum: 1 with scale_lengths, which records the change")
     if control == "client_stop":
         rule = f"realized output is longer than the declared max_tokens={maximum}, so the server would cut it"
-        refuse(
+        _refuse(
             realized > maximum, realized, "workload.beyond_maximum", rule, "raise max_tokens, or clip with output_maximum of scale_lengths"
         )
     if problems:

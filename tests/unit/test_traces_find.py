@@ -1,0 +1,121 @@
+"""Traces are found by name and content; what was searched and what differs is always said."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UsageError
+from workloads.plan import TraceSource
+from workloads.traces import find as finding
+from workloads.traces import find_trace, load_trace, trace_ref
+from workloads.traces.azure import HEADER
+
+RAW = HEADER + b"\n2023-11-16 18:15:46.6805900,374,44\n"
+SHA = hashlib.sha256(RAW).hexdigest()
+
+
+def source(name: str = "conv", sha256: str = SHA) -> TraceSource:
+    return TraceSource(format="azure-2023", name=name, sha256=sha256)
+
+
+def put(path: Path, raw: bytes = RAW) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(raw)
+    return path
+
+
+@pytest.mark.parametrize("name", ["conv", "conv.csv"])
+def test_the_ending_may_be_left_out(tmp_path: Path, name: str) -> None:
+    assert (
+        find_trace(source(name), [tmp_path / "absent", put(tmp_path / "a" / "b" / "conv.csv").parents[1]])
+        == tmp_path / "a" / "b" / "conv.csv"
+    )
+
+
+def test_content_decides_between_files_of_one_name(tmp_path: Path) -> None:
+    put(tmp_path / "one" / "conv.csv", b"other")
+    right = put(tmp_path / "two" / "conv.csv")
+    assert find_trace(source(), [tmp_path]) == right
+
+
+def test_search_order_decides_between_equal_files(tmp_path: Path) -> None:
+    first, second = put(tmp_path / "b" / "conv.csv"), put(tmp_path / "a" / "conv.csv")
+    assert find_trace(source(), [tmp_path / "b", tmp_path / "a"]) == first
+    assert find_trace(source(), [tmp_path]) == second
+
+
+def test_a_missing_trace_lists_every_directory(tmp_path: Path) -> None:
+    put(tmp_path / "here" / "conversation.csv")  # a longer name is another name
+    with pytest.raises(UsageError) as caught:
+        find_trace(source(), [tmp_path / "here", tmp_path / "gone"])
+    (problem,) = caught.value.problems
+    assert problem.code == "trace.not_found"
+    assert str(tmp_path / "here") in problem.what
+    assert f"{tmp_path / 'gone'} (no such directory)" in problem.what
+    assert SHA in problem.remedy
+
+
+def test_an_empty_search_path_says_so() -> None:
+    with pytest.raises(UsageError, match="the search path is empty"):
+        find_trace(source(), [])
+
+
+def test_a_wrong_digest_shows_both_for_every_candidate(tmp_path: Path) -> None:
+    paths = [put(tmp_path / "a" / "conv.csv", b"x"), put(tmp_path / "b" / "conv.csv", b"y")]
+    with pytest.raises(UsageError) as caught:
+        find_trace(source(), [tmp_path])
+    assert [p.code for p in caught.value.problems] == ["trace.digest_mismatch"] * 2
+    for path, problem in zip(paths, caught.value.problems, strict=True):
+        assert problem.where == str(path)
+        assert SHA in problem.what
+        assert hashlib.sha256(path.read_bytes()).hexdigest() in problem.what
+
+
+def test_names_with_folders_are_refused(tmp_path: Path) -> None:
+    put(tmp_path / "conv.csv")
+    for name in ("../conv.csv", "a/conv.csv", "/conv.csv", ""):
+        with pytest.raises(UsageError, match=r"trace\.name"):
+            find_trace(source(name), [tmp_path])
+
+
+def test_depth_is_bounded_and_said(tmp_path: Path) -> None:
+    put(tmp_path.joinpath(*"abcde") / "conv.csv")
+    with pytest.raises(UsageError, match="not deeper than 4 folders"):
+        find_trace(source(), [tmp_path])
+    assert find_trace(source(), [tmp_path / "a"]).name == "conv.csv"
+
+
+def test_entries_are_bounded_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in range(5):
+        put(tmp_path / f"{index}.txt", b"")
+    put(tmp_path / "z" / "conv.csv")
+    monkeypatch.setattr(finding, "MAX_ENTRIES", 4)
+    with pytest.raises(UsageError, match="stopped after 4 entries"):
+        find_trace(source(), [tmp_path])
+
+
+def test_links_to_folders_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path)
+    put(tmp_path / "d" / "conv.csv")
+    assert find_trace(source(), [tmp_path]) == tmp_path / "d" / "conv.csv"
+
+
+def test_a_folder_with_the_name_is_no_trace(tmp_path: Path) -> None:
+    (tmp_path / "conv.csv").mkdir()
+    with pytest.raises(UsageError, match=r"trace\.not_found"):
+        find_trace(source(), [tmp_path])
+
+
+def test_loading_gives_the_verified_trace_and_its_reference(tmp_path: Path) -> None:
+    put(tmp_path / "conv.csv")
+    trace = load_trace(source(), [tmp_path])
+    assert trace_ref(trace) == {
+        "format": "azure-2023",
+        "name": "conv.csv",
+        "sha256": SHA,
+        "licence": "unknown",
+        "attribution": trace.attribution,
+    }
