@@ -97,10 +97,16 @@ def test_entries_are_bounded_and_said(tmp_path: Path, monkeypatch: pytest.Monkey
         find_trace(source(), [tmp_path])
 
 
-def test_links_to_folders_are_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "loop").symlink_to(tmp_path)
-    put(tmp_path / "d" / "conv.csv")
-    assert find_trace(source(), [tmp_path]) == tmp_path / "d" / "conv.csv"
+def test_links_to_files_are_followed_and_to_folders_are_not(tmp_path: Path) -> None:
+    real = put(tmp_path / "elsewhere" / "conv.csv")
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "loop").symlink_to(here)
+    (here / "folder").symlink_to(real.parent)
+    with pytest.raises(UsageError, match=r"trace\.not_found"):
+        find_trace(source(), [here])
+    (here / "conv.csv").symlink_to(real)
+    assert find_trace(source(), [here]) == here / "conv.csv"
 
 
 def test_a_folder_with_the_name_is_no_trace(tmp_path: Path) -> None:
