@@ -125,10 +125,10 @@ def _check_required(batch: pa.RecordBatch, path: Path) -> None:
         raise ValueError(f"{path.name}: columns {empty} are required and were null")
 
 
-def segment_names(folder: Path, prefix: str) -> list[str]:
-    """Names of the segments ``prefix`` or ``prefix-*`` in a folder, sorted, without suffix."""
+def segment_names(folder: Path, prefix: str | None = None) -> list[str]:
+    """Names of the segments ``prefix`` or ``prefix-*`` in a folder (None: all), sorted, without suffix."""
     stems = (p.name.removesuffix(SUFFIX) for p in folder.glob(f"*{SUFFIX}"))
-    return sorted(s for s in stems if s == prefix or s.startswith(f"{prefix}-"))
+    return sorted(s for s in stems if prefix is None or s == prefix or s.startswith(f"{prefix}-"))
 
 
 def read_segments(folder: Path, name: str, schema: pa.Schema) -> tuple[pa.Table, bool]:
