@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class TrigpointError(Exception):
         return "\n".join(str(p) for p in self.problems)
 
     @classmethod
-    def single(cls, code: str, what: str, remedy: str, where: str = "") -> TrigpointError:
+    def single(cls, code: str, what: str, remedy: str, where: str = "") -> Self:
         """Build the error for one problem."""
         return cls(Problem(code, what, remedy, where))
 
