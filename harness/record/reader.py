@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,7 +72,7 @@ def read_run(path: Path) -> RunRecord:
     spec = _try(problems, lambda: _model(path / "spec.json", RunSpec))
     coordinates = _try(problems, lambda: _model(path / "coordinates.json", RunCoordinates, _add_unknown))
     facts = _try(problems, lambda: _model(path / "facts.json", Facts))
-    tables = {name: _try(problems, lambda n=name, s=schema: read_table(path / f"{n}.parquet", s)) for name, schema in _TABLES.items()}  # type: ignore[misc]
+    tables = {name: _try(problems, partial(read_table, path / f"{name}.parquet", schema)) for name, schema in _TABLES.items()}
     observations = _try(problems, lambda: tuple(read_lines(path / "observations.jsonl")[0]))
     if spec is None or coordinates is None or facts is None or observations is None or problems:
         raise HostError(*problems)
