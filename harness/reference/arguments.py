@@ -107,11 +107,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def describe() -> list[dict[str, object]]:
-    """List the flags: name, choices or null, and whether it takes a value."""
-    actions = [action for action in make_parser()._actions if action.dest != "help"]
+    """List what argparse knows of each option: its flags, nargs (None: one value) and choices."""
     return [
-        {"flag": action.option_strings[-1], "takes_value": action.nargs != 0, "choices": list(action.choices) if action.choices else None}
-        for action in actions
+        {"flags": action.option_strings, "nargs": action.nargs, "choices": [str(c) for c in action.choices] if action.choices else None}
+        for action in make_parser()._actions
+        if action.dest != "help"
     ]
 
 

@@ -21,7 +21,18 @@ from harness.alarm import Alarm
 from harness.clock import NS_PER_S, MonotonicClock
 from harness.errors import TrigpointError
 from harness.reference import ENGINE_VERSION
-from harness.reference.api import ApiError, Asked, Limits, chat_ids, check_model, parse_ask, parse_body, prompt_ids
+from harness.reference.api import (
+    CHAT_GENERATION_OVERHEAD,
+    CHAT_MESSAGE_OVERHEAD,
+    ApiError,
+    Asked,
+    Limits,
+    chat_ids,
+    check_model,
+    parse_ask,
+    parse_body,
+    prompt_ids,
+)
 from harness.reference.arguments import parse
 from harness.reference.connection import Connection, Request
 from harness.reference.contract import Budgets
@@ -141,7 +152,9 @@ def server_info(args: argparse.Namespace) -> dict[str, Any]:
         "dtype": args.dtype,
         "quantization": "none",
         "kv_capacity_tokens": args.kv_cache_tokens,
+        "prefix_caching": False,
         "vocab_size": VOCAB_SIZE,
+        "chat_overhead_tokens": CHAT_MESSAGE_OVERHEAD + CHAT_GENERATION_OVERHEAD,
         "model_digest": model_digest(args.natural_mean),
         "tokenizer_digest": tokenizer_digest(),
         "packages": packages_digest(),
