@@ -1,0 +1,140 @@
+"""One arm at one load over its replicates: pooled percentiles, mean rates, intervals by replicate (DESIGN 7, rigor 6 and 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from analysis.intervals import LOGIT_ABOVE, design_effect, logit_interval, replicate_interval
+from analysis.latency import TAILS, Tail, samples
+from analysis.model import Figure, Interval, Outcome, Outcomes
+from analysis.rates import Status
+from analysis.run import RunMeasures
+from analysis.tails import Sample, percentile_figure
+from harness.record.reader import RunRecord
+from harness.record.spec import PercentileRule
+
+Replicates = Sequence[tuple[RunRecord, RunMeasures]]
+
+SEVERITY: tuple[Status, ...] = ("unknown", "undefined", "withheld")
+"""Which reason a cell shows first when replicates lack a figure for different ones."""
+
+
+class CellMeasures(NamedTuple):
+    """Figures with replicate intervals, summed outcomes, and the design effect of attainment (None: cannot be known)."""
+
+    figures: dict[str, Figure]
+    outcomes: Outcomes
+    design_effect: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What replicates of a cell share."""
+
+    starts: tuple[int, ...]
+    level: float
+
+
+def measure_cell(runs: Replicates) -> CellMeasures:
+    """Measure a cell from its replicates. ValueError when there are none.
+
+    A rate is the mean over replicates of the replicate's rate. A percentile is the nearest rank over the pooled raw values of all
+    replicates, never an average of percentiles; its interval is a t interval over the replicates' own percentiles and says so, so it need
+    not be centred on the value. A figure that any replicate lacks is lacking in the cell too: leaving that replicate out would choose
+    the data.
+    """
+    if not runs:
+        raise ValueError("runs=(): a cell without a replicate has no figures")
+    specs = [record.spec for record, _ in runs]
+    plan = _Plan(tuple(s.server_start for s in specs), specs[0].rank.confidence if specs[0].rank else 0.95)
+    tails = {tail.metric: tail for tail in TAILS}
+    pooled = _pool(runs)
+    figures = {}
+    for metric in runs[0][1].figures:
+        parts = [measures.figures[metric] for _, measures in runs]
+        if any(part.status != "ok" for part in parts):
+            figures[metric] = _lacking(parts, _replicates(runs))
+        elif metric in tails:
+            figures[metric] = _percentile(tails[metric], parts, pooled[tails[metric].sample], plan)
+        elif metric == "slip_max":
+            figures[metric] = replace(parts[0], value=max(_values(parts)), n=sum(p.n for p in parts))
+        else:
+            figures[metric] = _mean(parts, plan, runs)
+    counted = [measures.outcomes for _, measures in runs]
+    return CellMeasures(figures, _sum(counted), _effect(counted))
+
+
+def _replicates(runs: Replicates) -> tuple[int, ...]:
+    return tuple(record.spec.replicate for record, _ in runs)
+
+
+def _pool(runs: Replicates) -> dict[str, Sample]:
+    taken = [samples(m.clocks, m.outcome, m.outcomes) for _, m in runs]
+    return {name: _joined([one[name] for one in taken]) for name in taken[0]}
+
+
+def _joined(parts: Sequence[Sample]) -> Sample:
+    population = f"{parts[0].population}, pooled over {len(parts)} replicates"
+    return Sample.of(np.concatenate([p.values for p in parts]), population, requests=sum(p.requests for p in parts))
+
+
+def _percentile(tail: Tail, parts: Sequence[Figure], pooled: Sample, plan: _Plan) -> Figure:
+    rule: PercentileRule = "linear" if parts[0].percentile_rule == "linear" else "nearest_rank"
+    figure = percentile_figure(tail.metric, pooled, tail.fraction, rule=rule, level=plan.level, diagnostic=tail.diagnostic)
+    interval = replicate_interval(_values(parts), plan.starts, plan.level)
+    if interval is not None:
+        interval = replace(interval, method=f"{interval.method} of the replicates' percentiles; the value is pooled")
+    return replace(figure, interval=interval)
+
+
+def _mean(parts: Sequence[Figure], plan: _Plan, runs: Replicates) -> Figure:
+    values = _values(parts)
+    mean = float(np.mean(values))
+    return replace(
+        parts[0],
+        value=mean,
+        n=sum(p.n for p in parts),
+        population=f"{parts[0].population}, mean over {len(parts)} replicates",
+        denominator=_shared([p.denominator for p in parts]),
+        interval=_rate_interval(parts[0].metric, values, mean, plan, runs),
+    )
+
+
+def _rate_interval(metric: str, values: Sequence[float], mean: float, plan: _Plan, runs: Replicates) -> Interval | None:
+    own_starts = len(set(plan.starts)) == len(plan.starts)
+    if metric == "attainment" and mean > LOGIT_ABOVE and own_starts:
+        counted = [measures.outcomes for _, measures in runs]
+        return logit_interval([o.counts[Outcome.VALID] for o in counted], [o.offered for o in counted], plan.level)
+    return replicate_interval(values, plan.starts, plan.level)
+
+
+def _lacking(parts: Sequence[Figure], replicates: Sequence[int]) -> Figure:
+    missing = [(r, p) for r, p in zip(replicates, parts, strict=True) if p.status != "ok"]
+    status = next(s for s in SEVERITY if any(p.status == s for _, p in missing))
+    grouped: dict[str, list[str]] = {}
+    for r, p in missing:
+        grouped.setdefault(f"{p.status}: {p.reason}", []).append(str(r))
+    reason = "; ".join(f"replicate{'s' * (len(who) > 1)} {', '.join(who)} {why}" for why, who in grouped.items())
+    return replace(missing[0][1], value=None, status=status, n=sum(p.n for p in parts), reason=reason, interval=None)
+
+
+def _shared(texts: Sequence[str]) -> str:
+    return texts[0] if len(set(texts)) == 1 else " | ".join(texts)
+
+
+def _values(parts: Sequence[Figure]) -> list[float]:
+    return [p.value for p in parts if p.value is not None]
+
+
+def _sum(counted: Sequence[Outcomes]) -> Outcomes:
+    return Outcomes(sum(o.offered for o in counted), {k: sum(o.counts[k] for o in counted) for k in Outcome})
+
+
+def _effect(counted: Sequence[Outcomes]) -> float | None:
+    if not all(o.closes() for o in counted):
+        return None
+    return design_effect([o.counts[Outcome.VALID] for o in counted], [o.offered for o in counted])

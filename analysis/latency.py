@@ -1,0 +1,131 @@
+"""Latency samples and percentiles of a run, in two views (DESIGN 6 and 7): over completions, and over the offered cohort."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from analysis.backlog import Overload
+from analysis.clocks import MISSING, Bools, Clocks, Int64, distinct_rows
+from analysis.model import Figure, Outcomes
+from analysis.outcomes import OutcomeArray
+from analysis.rates import Status, completed
+from analysis.tails import LEVELS, Floats, Sample, percentile_figure
+from harness.clock import NS_PER_S
+from harness.record.reader import RunRecord
+
+COMPLETED = "completed requests of the cohort"
+OFFERED = "offered cohort, +inf for every request that did not complete"
+GAPS = "token gaps of completed requests of the cohort, pooled; n counts requests"
+EVENT_GAPS = "gaps between token-carrying events of completed requests of the cohort, pooled; n counts requests"
+SENT = "requests of the cohort that were sent"
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """One reported percentile: of which sample, at which level; ``diagnostic`` figures are never ranked."""
+
+    sample: str
+    level: str
+    diagnostic: bool = False
+
+    @property
+    def metric(self) -> str:
+        """Key of the figure; the view follows the level (``ttft_p99_offered``)."""
+        base, _, view = self.sample.partition("@")
+        return f"{base}_{self.level}" + (f"_{view}" if view else "")
+
+    @property
+    def fraction(self) -> Fraction:
+        """Exact level."""
+        return LEVELS[self.level]
+
+
+TAILS = (
+    *(Tail(s, p) for s in ("ttft", "tbt", "e2e") for p in ("p50", "p95", "p99", "p999")),
+    *(Tail("tpot", p) for p in ("p50", "p95", "p99")),
+    *(Tail(s, p) for s in ("ttft@offered", "e2e@offered") for p in ("p50", "p95", "p99")),
+    *(Tail(s, p, diagnostic=True) for s in ("ttft_send", "event_gap") for p in ("p50", "p99")),
+    *(Tail("slip", p) for p in ("p50", "p99")),
+)
+"""Every percentile a run reports."""
+
+
+def samples(clocks: Clocks, outcome: OutcomeArray, outcomes: Outcomes) -> dict[str, Sample]:
+    """Raw values behind every percentile, s. TTFT and E2E start at the intended arrival; ``ttft_send`` starts at the send (diagnostic).
+
+    ``@offered`` samples hold one value an offered request: +inf where it did not complete, whether its row came back or not.
+    """
+    done = clocks.in_cohort & completed(outcome)
+    begun, sent = done & (clocks.first_ns != MISSING), clocks.in_cohort & (clocks.send_ns != MISSING)
+    ttft, e2e = _seconds(clocks.first_ns - clocks.arrival_ns, begun), _seconds(clocks.end_ns - clocks.arrival_ns, done)
+    return {
+        "ttft": Sample.of(ttft, COMPLETED),
+        "ttft@offered": Sample.of(_with_infinity(ttft, outcomes.offered), OFFERED),
+        "ttft_send": Sample.of(_seconds(clocks.first_ns - clocks.send_ns, begun & sent), COMPLETED),
+        "e2e": Sample.of(e2e, COMPLETED),
+        "e2e@offered": Sample.of(_with_infinity(e2e, outcomes.offered), OFFERED),
+        "tpot": Sample.of(tpot_s(clocks, done), f"{COMPLETED} with at least two tokens"),
+        "tbt": _pooled(clocks.gap_ns, clocks.gap_request, done, GAPS),
+        "event_gap": _pooled(clocks.event_gap_ns, clocks.event_gap_request, done, EVENT_GAPS),
+        "slip": Sample.of(_seconds(clocks.send_ns - clocks.arrival_ns, sent), SENT),
+    }
+
+
+def tpot_s(clocks: Clocks, mask: Bools) -> Floats:
+    """(tn - t1)/(n - 1) in s for the requests of ``mask`` with n >= 2 tokens; a one-output request has no interval and adds no value."""
+    use = mask & (clocks.tokens >= 2) & (clocks.first_ns != MISSING)
+    return np.asarray((clocks.last_ns[use] - clocks.first_ns[use]) / (clocks.tokens[use] - 1) / NS_PER_S, dtype=np.float64)
+
+
+def latency_figures(record: RunRecord, clocks: Clocks, taken: dict[str, Sample], load: Overload) -> dict[str, Figure]:
+    """Return every percentile of a run plus the largest slip.
+
+    While the backlog grows a latency is a function of the run's length, so all but the client's own slip are withheld. Token gaps of a
+    stream with uncounted tokens are unknown; event gaps remain.
+    """
+    figures = {tail.metric: _figure(record, clocks, tail, taken[tail.sample], load) for tail in TAILS}
+    return figures | {"slip_max": _slip_max(taken["slip"])}
+
+
+def _figure(record: RunRecord, clocks: Clocks, tail: Tail, sample: Sample, load: Overload) -> Figure:
+    rank = record.spec.rank
+    rule, level = (rank.percentile_rule, rank.confidence) if rank else ("nearest_rank", 0.95)
+    figure = percentile_figure(tail.metric, sample, tail.fraction, rule=rule, level=level, diagnostic=tail.diagnostic)
+    if tail.sample == "tbt" and not clocks.gaps_defined:
+        return _without(figure, "unknown", "events carried an unknown number of tokens, so token stamps cannot be placed; see event_gap")
+    if load.flag and tail.sample != "slip":
+        return _without(figure, "withheld", load.reason)
+    return figure
+
+
+def _without(figure: Figure, status: Status, reason: str) -> Figure:
+    return replace(figure, value=None, status=status, reason=reason, interval=None)
+
+
+def _slip_max(sample: Sample) -> Figure:
+    n = len(sample.values)
+    return Figure(
+        metric="slip_max",
+        unit="s",
+        value=float(sample.values[-1]) if n else None,
+        status="ok" if n else "undefined",
+        n=n,
+        population=sample.population,
+        reason="" if n else "no request of the cohort was sent",
+    )
+
+
+def _seconds(ns: Int64, mask: Bools) -> Floats:
+    return ns[mask] / NS_PER_S
+
+
+def _with_infinity(values: Floats, offered: int) -> Floats:
+    return np.concatenate([values, np.full(max(offered - len(values), 0), np.inf)])
+
+
+def _pooled(gap_ns: Int64, row: Int64, mask: Bools, population: str) -> Sample:
+    use = mask[row]
+    return Sample.of(gap_ns[use] / NS_PER_S, population, requests=distinct_rows(row[use]))

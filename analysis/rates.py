@@ -1,0 +1,151 @@
+"""Rates with their denominators (F36, F37, DESIGN 6): throughput by stamp, goodput and attainment by cohort."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from analysis.clocks import MISSING, Bools, Clocks, Int64, distinct_rows
+from analysis.model import Figure, Outcome, Outcomes
+from analysis.outcomes import OutcomeArray, expected_tokens, in_window, late_gaps, tbt_is_judged
+from harness.clock import NS_PER_S
+from harness.record.reader import RunRecord
+from harness.record.spec import Slo
+
+Status = Literal["ok", "withheld", "undefined", "unknown"]
+
+COHORT = "offered cohort (arrival in the measured window)"
+STAMPED = "all requests, stamped in the measured window"
+
+
+def rate_figures(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, outcomes: Outcomes) -> dict[str, Figure]:
+    """Every rate of a run by metric name. Units: req/s, tok/s, ratio."""
+    return {f.metric: f for f in (*_throughput(record, clocks, outcome, outcomes), *_service(record, clocks, outcome, outcomes))}
+
+
+def completed(outcome: OutcomeArray) -> Bools:
+    """Say which requests were answered completely, with or without meeting the SLO."""
+    done: Bools = (outcome == Outcome.VALID) | (outcome == Outcome.MISS)
+    return done
+
+
+def could_still_be_valid(record: RunRecord, clocks: Clocks, outcome: OutcomeArray) -> Bools:
+    """Say which open requests of the cohort had not yet broken their SLO when the drain ended (n,).
+
+    For these the drain was too short: nobody knows what they would have become. A request that can no longer meet its limits is a miss in
+    the making and harms nothing.
+    """
+    slo = record.spec.slo
+    closed = np.where(clocks.end_ns == MISSING, record.spec.window.end_ns, clocks.end_ns)
+    age = closed - clocks.arrival_ns
+    begun = clocks.first_ns != MISSING
+    alive: Bools = clocks.in_cohort & (outcome == Outcome.OPEN)
+    if slo.ttft_ns is not None:
+        alive &= np.where(begun, clocks.first_ns - clocks.arrival_ns <= slo.ttft_ns, age < slo.ttft_ns)
+    if slo.e2e_ns is not None:
+        alive &= age < slo.e2e_ns
+    if slo.tbt_ns is not None:
+        alive &= ~begun | _gaps_still_good(record, slo, slo.tbt_ns, clocks, closed)
+    return alive
+
+
+def _gaps_still_good(record: RunRecord, slo: Slo, limit: int, clocks: Clocks, closed: Int64) -> Bools:
+    """Say whose gaps could still satisfy the rule (n,), for requests that have begun and were closed at ``closed`` (n,)."""
+    expected = expected_tokens(record, clocks)
+    promised = record.spec.workload.output_length in ("forced", "client_stop")
+    # Silence is a gap in the making only where another token must come; an answer of free length may simply have been about to end.
+    due: Bools = promised & (clocks.tokens != MISSING) & (clocks.tokens < expected)
+    if slo.tbt_rule == "every":
+        unbroken: Bools = late_gaps(limit, clocks.event_gap_ns, clocks.event_gap_request, len(clocks)) == 0
+        return unbroken & (~due | (closed - clocks.last_ns < limit))
+    if slo.tbt_rule == "mean":
+        return ~due | (closed - clocks.first_ns < limit * (expected - 1))
+    # p99: how many gaps may be late depends on how many are to come, so an open request is given the benefit of the doubt.
+    return np.ones(len(clocks), dtype=bool)
+
+
+def _throughput(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, outcomes: Outcomes) -> list[Figure]:
+    window = record.spec.window
+    seconds = window.measured_ns / NS_PER_S
+    per_window = f"measured window W = {seconds:g} s"
+    ended = completed(outcome) & in_window(clocks.end_ns, window)
+    stamped = in_window(clocks.token_event_ns, window)
+    n_ended, n_tokens = int(ended.sum()), int(clocks.token_event_count[stamped].sum())
+    uncounted = "events carried an unknown number of tokens" if (clocks.token_event_count[stamped] < 0).any() else ""
+    carriers = distinct_rows(clocks.token_event_request[stamped])
+    return [
+        _rate("offered_rate", "req/s", outcomes.offered / seconds, outcomes.offered, COHORT, per_window),
+        _rate("request_throughput", "req/s", n_ended / seconds, n_ended, f"completions among {STAMPED}", per_window),
+        _rate("token_throughput", "tok/s", n_tokens / seconds, carriers, f"tokens of {STAMPED}", per_window, unknown=uncounted),
+    ]
+
+
+def _service(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, outcomes: Outcomes) -> list[Figure]:
+    seconds = record.spec.window.measured_ns / NS_PER_S
+    per_window = f"measured window W = {seconds:g} s"
+    offered, valid = outcomes.offered, outcomes.counts[Outcome.VALID]
+    done = valid + outcomes.counts[Outcome.MISS]
+    unknown = "; ".join(_doubts(record, clocks, outcome, outcomes))
+    none = "" if offered else "no request was offered in the measured window"
+    tokens = clocks.tokens[clocks.in_cohort & (outcome == Outcome.VALID)]
+    uncounted = "; ".join(filter(None, [unknown, "valid requests with an unknown number of tokens" if (tokens == MISSING).any() else ""]))
+    share, served = (valid / offered if offered else 0.0), (valid / done if done else 0.0)
+    nothing = none or ("" if done else "no request of the cohort completed")
+    by_offered, by_done = f"offered requests N_off = {offered}", f"completed requests = {done}"
+    return [
+        _rate("goodput", "req/s", valid / seconds, offered, COHORT, per_window, unknown=unknown, undefined=none),
+        _rate("token_goodput", "tok/s", int(tokens.sum()) / seconds, offered, COHORT, per_window, unknown=uncounted, undefined=none),
+        _rate("attainment", "ratio", share, offered, COHORT, by_offered, unknown=unknown, undefined=none),
+        _rate(
+            "attainment_completed",
+            "ratio",
+            served,
+            done,
+            "completed requests of the cohort",
+            by_done,
+            unknown=unknown,
+            undefined=nothing,
+            diagnostic=True,
+        ),
+    ]
+
+
+def _doubts(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, outcomes: Outcomes) -> list[str]:
+    """Why goodput cannot be known from this record; empty when it can."""
+    found = []
+    if not outcomes.closes():
+        recorded = sum(outcomes.counts.values())
+        found.append(f"offered={outcomes.offered} but {recorded} outcomes recorded: the partition does not close")
+    undecided = int(could_still_be_valid(record, clocks, outcome).sum())
+    if undecided:
+        found.append(f"{undecided} open requests could still have become valid when the drain ended: lengthen window.drain")
+    if not tbt_is_judged(record.spec.slo, clocks):
+        found.append(f"slo.tbt.rule={record.spec.slo.tbt_rule} needs token counts that the stream did not give")
+    return found
+
+
+def _rate(
+    metric: str,
+    unit: str,
+    value: float,
+    n: int,
+    population: str,
+    denominator: str,
+    *,
+    unknown: str = "",
+    undefined: str = "",
+    diagnostic: bool = False,
+) -> Figure:
+    status: Status = "undefined" if undefined else "unknown" if unknown else "ok"
+    return Figure(
+        metric=metric,
+        unit=unit,
+        value=value if status == "ok" else None,
+        status=status,
+        n=n,
+        population=population,
+        denominator=denominator,
+        reason=undefined or unknown,
+        diagnostic=diagnostic,
+    )

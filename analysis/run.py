@@ -1,0 +1,44 @@
+"""One replicate measured: clocks, outcomes, figures and plot series. Pure: the same record gives the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from analysis.backlog import Overload, overload
+from analysis.clocks import Clocks, derive_clocks
+from analysis.latency import latency_figures, samples
+from analysis.model import Figure, Outcomes
+from analysis.outcomes import OutcomeArray, classify, count_outcomes
+from analysis.rates import rate_figures
+from analysis.series import Series, plot_series
+from analysis.stream import stream_figures
+from harness.record.reader import RunRecord
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunMeasures:
+    """What one attempt says. ``outcome``: (n,) one ``Outcome`` a row of ``clocks``; ``outcomes``: its counts over the offered cohort.
+
+    ``figures`` by metric: the names of ``harness.record.spec.Metric`` and beside them offered_rate, token_goodput, attainment_completed,
+    ttft_*_offered and e2e_*_offered, ttft_send_*, event_gap_*, slip_*, shared_stamp_share, tokens_per_event_mean, events_per_read_mean.
+    Units: s, req/s, tok/s, ratio.
+    """
+
+    clocks: Clocks
+    outcome: OutcomeArray
+    outcomes: Outcomes
+    figures: Mapping[str, Figure]
+    series: Mapping[str, Series]
+    load: Overload
+
+
+def measure_run(record: RunRecord) -> RunMeasures:
+    """Measure one attempt. Raises UsageError when the record's event lists do not belong together."""
+    clocks = derive_clocks(record)
+    outcome = classify(record, clocks)
+    outcomes = count_outcomes(record, clocks, outcome)
+    load = overload(record, clocks)
+    taken = samples(clocks, outcome, outcomes)
+    figures = rate_figures(record, clocks, outcome, outcomes) | latency_figures(record, clocks, taken, load) | stream_figures(clocks)
+    return RunMeasures(clocks, outcome, outcomes, figures, plot_series(record, clocks, taken), load)

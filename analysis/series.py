@@ -1,0 +1,47 @@
+"""Downsampled arrays for plots: deterministic, at most 400 points each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from analysis.backlog import departures, unfinished
+from analysis.clocks import MISSING, Clocks, Int64
+from analysis.tails import Floats, Sample
+from harness.clock import NS_PER_S
+from harness.record.reader import RunRecord
+
+POINTS = 400
+"""Enough for every pixel column of a small plot; more would only grow the report."""
+
+Series = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+def plot_series(record: RunRecord, clocks: Clocks, taken: Mapping[str, Sample]) -> dict[str, Series]:
+    """Return ``ttft_cdf``, ``tbt_cdf``, ``slip_cdf``: (value s, share of values at or below), and ``in_flight``: (s since the epoch, sent
+    and not ended).
+    """
+    cdfs = {f"{name}_cdf": cdf(taken[name].values) for name in ("ttft", "tbt", "slip")}
+    return cdfs | {"in_flight": in_flight(record, clocks)}
+
+
+def cdf(ordered: Floats) -> Series:
+    """Empirical distribution at evenly spaced ranks, first and last value included; every point is a true point of the step function."""
+    n = len(ordered)
+    if n == 0:
+        return (), ()
+    ranks = np.unique(np.linspace(1, n, min(n, POINTS)).round().astype(np.int64))
+    return _floats(ordered[ranks - 1]), _floats(ranks / n)
+
+
+def in_flight(record: RunRecord, clocks: Clocks) -> Series:
+    """Requests sent and not yet ended, at evenly spaced instants from the epoch to the drain's end."""
+    sent = clocks.send_ns != MISSING
+    at = np.linspace(0, record.spec.window.end_ns, POINTS).astype(np.int64)
+    stop = np.maximum(departures(record, clocks)[sent], clocks.send_ns[sent])
+    return _floats(at / NS_PER_S), _floats(unfinished(clocks.send_ns[sent], stop, at))
+
+
+def _floats(values: Floats | Int64) -> tuple[float, ...]:
+    return tuple(float(v) for v in values)
