@@ -168,3 +168,48 @@ def make_facts(**changes: Any) -> Facts:
         "epoch_monotonic_ns": 12345,
     }
     return Facts(**(base | changes))
+
+
+def make_sample(t_ns: int, source: str, metric: str, value: float, labels: str | None = None) -> dict[str, Any]:
+    """Return one row of server_metrics.parquet or host.parquet."""
+    return {"t_ns": t_ns, "source": source, "metric": metric, "labels": labels, "value": float(value)}
+
+
+def make_host_samples(**changes: float) -> list[dict[str, Any]]:
+    """Return host.parquet of a calm host over 0..14 s: one sample a second, ten loop probes a second.
+
+    ``changes`` name a metric: a ratio or a lag becomes the value everywhere, a counter or gauge (name ends in _total or _bytes) grows by it
+    a second.
+    """
+    level = {"cpu_busy_ratio": 0.3, "cpu_steal_ratio": 0.0, "foreign_cpu_ratio": 0.02} | changes
+    growth = {"throttled_s_total": 0.0, "swap_used_bytes": 0.0} | changes
+    own = {"cpu_s_total": 0.1, "run_delay_s_total": 0.001} | changes
+    rows = []
+    for t in range(15):
+        rows += [make_sample(t * S, "host", m, level[m]) for m in ("cpu_busy_ratio", "cpu_steal_ratio", "foreign_cpu_ratio")]
+        rows += [make_sample(t * S, "host", m, growth[m] * t) for m in ("throttled_s_total", "swap_used_bytes")]
+        rows += [make_sample(t * S, "client", m, own[m] * t) for m in ("cpu_s_total", "run_delay_s_total")]
+    return rows + [make_sample(k * 100 * MS, "client", "loop_lag_s", changes.get("loop_lag_s", 0.0002)) for k in range(141)]
+
+
+def make_server_samples(rows: Sequence[dict[str, Any]], **extra: float) -> list[dict[str, Any]]:
+    """Return server_metrics.parquet that tells the story of ``rows``: counters before and after, gauges at jittered instants.
+
+    ``extra`` adds to the last value of a counter, or to every sample of a gauge.
+    """
+    done = [r for r in rows if r["end_kind"] == "complete"]
+    totals = {
+        "prompt_tokens_total": 16 * len(done),
+        "generation_tokens_total": sum(r["client_tokens"] for r in done),
+        "requests_finished_total": len(done),
+        "cached_tokens_total": 0,
+    }
+    after = max((r["end_ns"] or 0 for r in rows), default=0) + S
+    samples = [make_sample(-10 * MS, "server", m, 0) for m in totals]
+    samples += [make_sample(after, "server", m, v + extra.get(m, 0)) for m, v in totals.items()]
+    for k in range(70):
+        t = k * 200 * MS + (37 * k * k) % 101 * MS
+        inside = sum(1 for r in rows if r["send_ns"] is not None and r["send_ns"] <= t < (r["end_ns"] or t))
+        samples.append(make_sample(t, "server", "requests_running", inside + extra.get("requests_running", 0)))
+        samples.append(make_sample(t, "server", "requests_waiting", extra.get("requests_waiting", 0)))
+    return samples

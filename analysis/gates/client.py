@@ -1,0 +1,146 @@
+"""The client: that it sent in time, stamped in time, and had room to spare."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analysis.gates.registry import AbsentError, Finding, RunContext, attempt, combine, gate, judge, number
+from analysis.gates.tables import SECOND, inside, nearest_rank, need, shares, windowed
+from analysis.model import Claim
+from harness.record.coordinates import Known
+from harness.record.schema import EventKind
+
+TIMED = (Claim.LATENCY, Claim.GOODPUT, Claim.CAPACITY)
+
+MS = 1_000_000
+
+SLIP_SHARE = 0.01
+SLIP_MAX_SHARE = 0.10
+"""p99 of slip within 1% of the tightest limit and none over 10% of it (DESIGN 8): a late send is charged to the server's TTFT."""
+
+LAG_SHARE = 0.02
+"""p99 of receive lag within 2% of the TBT limit: a gap has two ends, each late by at most that, so it is off by at most 4% of the limit."""
+
+FLOOR_NS = 1 * MS
+"""1 ms is what timers and wake-ups of a general-purpose kernel hold at p99 on an idle core; a tighter limit would test the kernel."""
+
+HEADROOM = 2.0
+"""A certificate's ceiling must be more than twice the rate: bursts of twice the mean are ordinary in the public traces."""
+
+CPU_SHARE = 0.5
+"""Half a core for the single-threaded client: the same factor 2. In an M/D/1 queue the mean wait is rho / (2 (1 - rho)) services, half a
+service at 0.5 and growing without bound after it."""
+
+DELAY_SHARE = 0.05
+"""At most 5% of the time runnable without a core: that is the chance that a stamp had to wait at all; how long is receive_lag's matter."""
+
+
+@gate(
+    "client_slip",
+    protects=TIMED,
+    threshold="p99 <= max(1 ms, 1% of the tightest TTFT/E2E limit), max <= 10% of that limit (10 ms when no limit is set): slip is "
+    "counted in TTFT, so a share of the limit bounds its effect on attainment; 1 ms is the kernel's own floor. p99 needs n >= "
+    "100.",
+    remedy="Reserve a core for the client (placement), stop other work on its host, or lower the load.",
+)
+def client_slip(context: RunContext) -> Finding:
+    """Requests of the cohort were sent when they were due."""
+    clocks, slo = context.clocks, context.record.spec.slo
+    sent = clocks.in_cohort & (clocks.send_ns >= 0)
+    slip = (clocks.send_ns - clocks.arrival_ns)[sent]
+    limits = [x for x in (slo.ttft_ns, slo.e2e_ns) if x is not None]
+    p99_limit = max(FLOOR_NS, SLIP_SHARE * min(limits)) if limits else FLOOR_NS
+    max_limit = SLIP_MAX_SHARE * min(limits) if limits else 10 * FLOOR_NS
+    p99, most = nearest_rank(slip, 0.99), float(slip.max())
+    return judge(
+        p99 <= p99_limit and most <= max_limit,
+        f"slip p99 {p99 / MS:.4g} ms (limit {p99_limit / MS:g} ms), max {most / MS:.4g} ms (limit {max_limit / MS:g} ms), n {len(slip)}",
+        slip_p99=number(p99 / MS, p99_limit / MS, "ms"),
+        slip_max=number(most / MS, max_limit / MS, "ms"),
+    )
+
+
+@gate(
+    "receive_lag",
+    protects=TIMED,
+    threshold="p99 <= max(1 ms, 2% of the TBT limit): both ends of a gap may be late by the lag, so a gap is off by at most 4% of its "
+    "limit. p99 needs n >= 100 probes in the window.",
+    remedy="Reserve a core for the client (placement), spread the streams over more worker processes, or lower the load.",
+)
+def receive_lag(context: RunContext) -> Finding:
+    """The client's loop was ready when bytes came."""
+    lag = windowed(context.record, "client", "loop_lag_s") * 1e3
+    tbt = context.record.spec.slo.tbt_ns
+    limit = max(FLOOR_NS, LAG_SHARE * tbt if tbt is not None else 0) / MS
+    p99 = nearest_rank(lag, 0.99)
+    return judge(p99 <= limit, f"loop lag p99 {p99:.4g} ms (limit {limit:g} ms), n {len(lag)} probes", lag_p99=number(p99, limit, "ms"))
+
+
+@gate(
+    "client_headroom",
+    protects=TIMED,
+    threshold="Calibrated ceilings > 2 x the realised request and event rates (bursts of twice the mean are ordinary); the client's own "
+    "CPU <= 0.5 of a core a process (M/D/1 wait: half a service at 0.5, unbounded after); run-queue delay <= 5% of the time "
+    "(the chance that a stamp waited at all). Host CPU is not looked at: the server may share the host.",
+    remedy="Run `trigpoint calibrate` on this host and boot, reserve a core for the client, add workers, or lower the load.",
+)
+def client_headroom(context: RunContext) -> Finding:
+    """The client could have done at least twice as much."""
+    return combine(attempt(part, context) for part in (_certified, _own_cpu, _run_queue))
+
+
+def _certified(context: RunContext) -> Finding:
+    spec = context.record.spec
+    paper = spec.certificate
+    if paper is None:
+        raise AbsentError("the run cites no calibration certificate")
+    host = context.record.coordinates.coordinates["client.host"]
+    rate, events = realised_rates(context)
+    parts = [
+        judge(
+            paper.protocol == spec.measurement_protocol, f"certificate protocol {paper.protocol}, run protocol {spec.measurement_protocol}"
+        ),
+        attempt(lambda _: _same_host(paper.host, host), None),
+        _above("rate_ceiling", paper.rate_ceiling, rate, "requests/s"),
+        _above("event_ceiling", paper.event_ceiling, events, "events/s"),
+    ]
+    return combine(parts)
+
+
+def _same_host(certified: str, host: object) -> Finding:
+    if not isinstance(host, Known):
+        raise AbsentError("the client's host and boot are unknown")
+    return judge(certified == host.value, f"certificate was made on {certified}, the client ran on {host.value}")
+
+
+def _above(name: str, ceiling: float, realised: float, unit: str) -> Finding:
+    return judge(
+        ceiling > HEADROOM * realised,
+        f"calibrated {name} {ceiling:.4g} {unit} against {HEADROOM:g} x {realised:.4g}",
+        **{name: number(ceiling, HEADROOM * realised, unit)},
+    )
+
+
+def realised_rates(context: RunContext) -> tuple[float, float]:
+    """Arrivals and token events per second of the measured window. Raises AbsentError when nothing was offered in it."""
+    record, clocks = context.record, context.clocks
+    offered = int(clocks.in_cohort.sum())
+    need(offered > 0, "no request was offered in the measured window")
+    stamps = np.asarray(record.requests["event_ns"].combine_chunks().flatten().to_numpy(zero_copy_only=False), dtype=np.int64)
+    kinds = np.asarray(record.requests["event_kind"].combine_chunks().flatten().to_numpy(zero_copy_only=False), dtype=np.int64)
+    width = record.spec.window.measured_ns / SECOND
+    return offered / width, float((inside(record, stamps) & (kinds == EventKind.TOKEN)).sum()) / width
+
+
+def _own_cpu(context: RunContext) -> Finding:
+    used = max(shares(context.record, "client", "cpu_s_total").values())
+    return judge(used <= CPU_SHARE, f"client CPU {used:.3g} of a core (limit {CPU_SHARE:g})", client_cpu=number(used, CPU_SHARE, "cores"))
+
+
+def _run_queue(context: RunContext) -> Finding:
+    waited = max(shares(context.record, "client", "run_delay_s_total").values())
+    return judge(
+        waited <= DELAY_SHARE,
+        f"client waited for a core in {100 * waited:.3g}% of the time (limit {100 * DELAY_SHARE:g}%)",
+        client_run_delay=number(waited, DELAY_SHARE, "ratio"),
+    )

@@ -1,0 +1,208 @@
+"""The client's account of the load against the server's own counters and gauges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from analysis.clocks import Int64
+from analysis.gates.registry import ErrorRates, Finding, RunContext, attempt, combine, failed, gate, judge, number
+from analysis.gates.tables import SECOND, SERVED, Bools, Floats, in_flight, in_order, inside, integers, is_any, need, planned, summed, texts
+from analysis.model import Claim
+from harness.record.reader import RunRecord
+from harness.record.schema import EndKind
+
+LEVEL = 0.99
+"""The in-flight test is two-sided at 1%: DESIGN allows at most one false alarm in a hundred runs."""
+
+MIN_SAMPLES = 8
+"""Four blocks of two samples: fewer give no error estimate worth the name (t with 2 degrees of freedom or less)."""
+
+MAX_BLOCKS = 10
+"""More and shorter blocks would be correlated with their neighbours, and the error would come out too small."""
+
+COUNTS_AS_GENERATED = frozenset({"vllm", "reference"})
+"""Runtimes whose token counters grow with every iteration, so that a closed request's tokens are in them; for others the lower bound of a
+closed request is 0 (they may count on completion only)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ledger:
+    """What the client can say about every request it sent; arrays (n,), masks over the rows."""
+
+    complete: Bools
+    sent: Bools
+    started: Bools
+    """at least one token was seen"""
+    input: Int64
+    seen: Int64
+    limit: Floats
+    """most output tokens the server can have made: the declared maximum, inf when none"""
+
+
+def ledger(context: RunContext) -> Ledger:
+    """Build the client's side of the account."""
+    record, table = context.record, in_order(context.record)
+    ids, kind = integers(table, "request_id"), texts(table, "end_kind")
+    counted, usage = integers(table, "client_tokens"), integers(table, "usage_completion_tokens")
+    seen = np.maximum(np.where(counted >= 0, counted, usage), 0)
+    told = planned(record.schedule, "max_tokens", ids)
+    return Ledger(
+        complete=is_any(kind, EndKind.COMPLETE),
+        sent=integers(table, "send_ns") >= 0,
+        started=context.clocks.first_ns >= 0,
+        input=planned(record.schedule, "input_tokens", ids),
+        seen=seen,
+        limit=np.where(told >= 0, told, np.inf),
+    )
+
+
+def counter_delta(record: RunRecord, metric: str, last_end_ns: int) -> float:
+    """Growth of a server counter from the last sample at t <= 0 to the last sample at or after ``last_end_ns``.
+
+    Raises AbsentError when one of the two snapshots is missing: without both, other load or lost load cannot be told from ours.
+    """
+    t, v = summed(record.server_metrics, "server", metric)
+    need(bool((t <= 0).any()), f"no snapshot of {metric} from before the first arrival (t <= 0)")
+    need(bool(t[-1] >= last_end_ns), f"no snapshot of {metric} from after the last request ended")
+    return float(v[-1] - v[t <= 0][-1])
+
+
+def _within(context: RunContext, metric: str, low: float, high: float) -> Finding:
+    delta = counter_delta(context.record, metric, int(context.clocks.end_ns.max(initial=0)))
+    limit = f"{low:g}" if low == high else f"{low:g}..{high:g}"
+    if delta < 0:
+        return failed(f"{metric} fell by {-delta:g}: the server restarted", **{metric: number(delta, limit, "count")})
+    return judge(low <= delta <= high, f"server {metric} grew by {delta:g}, client says {limit}", **{metric: number(delta, limit, "count")})
+
+
+def prompt_tokens(context: RunContext) -> Finding:
+    """Input tokens: exact for completed requests; a closed request counts its input at most once."""
+    books = ledger(context)
+    need(bool((books.input[books.sent] >= 0).all()), "a sent request has no scheduled input length")
+    sure = books.complete | (books.started & (context.record.spec.arm.runtime in COUNTS_AS_GENERATED))
+    low, high = int(books.input[sure & books.sent].sum()), int(books.input[books.sent].sum())
+    return _within(context, "prompt_tokens_total", low, high)
+
+
+def generation_tokens(context: RunContext) -> Finding:
+    """Output tokens: exact for completed requests; a closed one made at least what was seen and at most its declared maximum."""
+    books = ledger(context)
+    cut = books.sent & ~books.complete
+    exact = int(books.seen[books.complete].sum())
+    floor = int(books.seen[cut].sum()) if context.record.spec.arm.runtime in COUNTS_AS_GENERATED else 0
+    return _within(context, "generation_tokens_total", exact + floor, exact + float(books.limit[cut].sum()))
+
+
+def finished_requests(context: RunContext) -> Finding:
+    """Requests: every completed one is counted once; a closed or refused one at most once."""
+    books = ledger(context)
+    return _within(context, "requests_finished_total", int(books.complete.sum()), int(books.sent.sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class AreaError:
+    """Server minus client in-flight, averaged over the window, in requests, and the error it may have."""
+
+    difference: float
+    sampling: float
+    bias: float
+    samples: int
+
+
+def area_error(difference: Floats, period_s: float, churn: float) -> AreaError:
+    """Judge sampled differences d (n,) in time order.
+
+    ``sampling``: t quantile times the standard error from block means (neighbouring samples are correlated, so single samples would
+    understate it). ``bias``: a gauge shows a request up to half a sampling period ``period_s`` early or late, so with ``churn`` requests a
+    second the mean may be off by churn x period / 2. Raises AbsentError below MIN_SAMPLES.
+    """
+    need(len(difference) >= MIN_SAMPLES, f"{len(difference)} in-flight samples in the window, at least {MIN_SAMPLES} are needed")
+    blocks = min(MAX_BLOCKS, len(difference) // 2)
+    means = np.array([part.mean() for part in np.array_split(difference, blocks)])
+    error = float(means.std(ddof=1) / math.sqrt(blocks))
+    return AreaError(
+        float(difference.mean()), float(stats.t.ppf((1 + LEVEL) / 2, blocks - 1)) * error, churn * period_s / 2, len(difference)
+    )
+
+
+def in_flight_area(context: RunContext) -> Finding:
+    """Area under running + waiting against the area under the client's sent-and-not-ended, over the measured window.
+
+    Both are compared at the same jittered instants, so the shape of the load cancels and only bookkeeping is left.
+    """
+    record, clocks = context.record, context.clocks
+    t, running = summed(record.server_metrics, "server", "requests_running")
+    t_waiting, waiting = summed(record.server_metrics, "server", "requests_waiting")
+    shared, at, also = np.intersect1d(t, t_waiting, return_indices=True)
+    mask = inside(record, shared)
+    sent = clocks.send_ns >= 0
+    need(bool(sent.any()), "no request was sent")
+    end = np.where(clocks.end_ns >= 0, clocks.end_ns, record.spec.window.end_ns)[sent]
+    client = in_flight(clocks.send_ns[sent], end, shared[mask])
+    width = record.spec.window.measured_ns / SECOND
+    churn = float(inside(record, clocks.send_ns).sum()) / width
+    period = float(np.median(np.diff(shared[mask]))) / SECOND if mask.sum() > 1 else 0.0
+    found = area_error((running[at] + waiting[also])[mask] - client, period, churn)
+    allowed = found.sampling + found.bias
+    return judge(
+        abs(found.difference) <= allowed,
+        f"in-flight area: server - client = {found.difference * width:.4g} request-s of {client.mean() * width:.4g}, allowed "
+        f"{allowed * width:.3g} (sampling {found.sampling * width:.3g}, half-period bias {found.bias * width:.3g}, {found.samples} "
+        f"samples)",
+        area_difference=number(found.difference * width, allowed * width, "request-s"),
+    )
+
+
+@gate(
+    "counts_agree",
+    protects=(Claim.INTEGRITY,),
+    threshold="Counters: exact when every request completed, else bounds from what was seen and what was declared. In-flight area: t "
+    "interval at 99% from block means of sampled differences, plus churn x period / 2 because a gauge may be half a period "
+    "old.",
+    remedy="Keep every other client and probe off the server during the run, take a counter snapshot before the first arrival and after "
+    "the last end, and sample the server's metrics several times a second.",
+    rates=ErrorRates(
+        0.01, 0.90, "other clients add as much in-flight load as ours and half a period's churn", "tests/sim/test_gates_counts.py"
+    ),
+)
+def counts_agree(context: RunContext) -> Finding:
+    """Server counters and gauges tell the client's story."""
+    need(context.record.requests.num_rows > 0, "no request was recorded")
+    return combine(attempt(part, context) for part in (prompt_tokens, generation_tokens, finished_requests, in_flight_area))
+
+
+BLOCK = 16
+"""Tokens in the smallest prefix-cache block of the supported servers."""
+
+
+@gate(
+    "prefix_realised",
+    protects=(Claim.LATENCY, Claim.GOODPUT, Claim.CAPACITY, Claim.COMPARISON),
+    threshold="Without planned sharing fewer than 16 cached tokens in every request (by usage): caches hit in whole blocks of 16 tokens "
+    "or more, which random prompts do not share by chance, so less is a start token. By counter, which hides who hit, at most "
+    "one start token a request. With planned sharing the ratio is reported.",
+    remedy="Make prompts distinct (another seed per replicate), flush or restart the server between replicates, or declare the sharing.",
+)
+def prefix_realised(context: RunContext) -> Finding:
+    """Cached prefix tokens are those planned: none when nothing was to be shared."""
+    table = in_order(context.record)
+    sent = integers(table, "send_ns") >= 0
+    need(bool(sent.any()), "no request was sent")
+    offered = int(planned(context.record.schedule, "input_tokens", integers(table, "request_id"))[sent].sum())
+    cached = integers(table, "usage_cached_tokens")
+    answered = is_any(texts(table, "end_kind"), *SERVED)
+    if answered.any() and (cached[answered] >= 0).all():
+        value, limit, unit, source = int(cached.max()), BLOCK - 1, "tokens in one request", "usage"
+        total = int(np.maximum(cached, 0).sum())
+    else:
+        total = int(counter_delta(context.record, "cached_tokens_total", int(context.clocks.end_ns.max(initial=0))))
+        value, limit, unit, source = total, int(sent.sum()), "tokens", "server counter"
+    words = f"{total} of {offered} input tokens cached ({source})"
+    measured = {"cached": number(total, None, "tokens"), "unplanned": number(value, limit, unit)}
+    if context.record.spec.workload.prefix_sharing_planned:
+        return judge(True, f"sharing planned: {words}", **measured)
+    return judge(value <= limit, f"no sharing planned: {words}; {value} {unit} (limit {limit})", **measured)

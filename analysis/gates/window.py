@@ -1,0 +1,180 @@
+"""Window, replicates, cache between replicates, starvation: is there enough of the right thing?"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from analysis.clocks import Int64
+from analysis.gates.registry import AbsentError, CellContext, Finding, RunContext, combine, gate, judge, number, passed
+from analysis.gates.tables import SECOND, SERVED, Bools, in_order, inside, integers, is_any, nearest_rank, need, summed, texts
+from analysis.model import Claim
+
+E2E_MULTIPLE = 10
+"""Measured window over p99 E2E: then at most about a tenth of the requests straddles an edge."""
+
+PUBLICATION_S = 600.0
+"""MLPerf Inference's minimum duration; printed, not required."""
+
+MIN_REPLICATES = 5
+"""For a claim with an interval: at five runs a t interval over replicates covered 90-97% in simulation and t(4) is 2.8; at three it is 4.3,
+and a paired sign test cannot speak below five runs at all (smallest p 2/2^R)."""
+
+FLOOR = {"p50": 2, "p95": 20, "p99": 100}
+"""Requests a percentile needs: max(2, ceil(1 / (1 - p))) (DESIGN 7)."""
+
+
+@gate(
+    "window_length",
+    protects=(Claim.LATENCY, Claim.GOODPUT, Claim.CAPACITY),
+    threshold="Measured window >= 10 x p99 E2E of what was served (so about a tenth of the requests at most straddles an edge; with n < "
+    "100 the maximum stands for p99), and n >= what the declared metric needs: ceil(1/(1-p)) for a percentile, "
+    "ceil(1/(1-alpha)) for attainment. 600 s is the publication level: printed, not required.",
+    remedy="Lengthen window.measured, or raise the load until the window holds enough requests.",
+)
+def window_length(context: RunContext) -> Finding:
+    """The window is long against a request's life and holds enough requests."""
+    clocks, spec = context.clocks, context.record.spec
+    served = clocks.in_cohort & is_any(clocks.end_kind, *SERVED)
+    need(bool(served.any()), "no request of the cohort was served, so there is no E2E to hold the window against")
+    e2e = (clocks.end_ns - clocks.arrival_ns)[served] / SECOND
+    long, name = (nearest_rank(e2e, 0.99), "p99") if len(e2e) >= FLOOR["p99"] else (float(e2e.max()), "max")
+    width, n, least = spec.window.measured_ns / SECOND, int(clocks.in_cohort.sum()), needed_requests(context)
+    level = "publication level" if width >= PUBLICATION_S else f"below the publication level of {PUBLICATION_S:g} s"
+    return combine(
+        [
+            judge(
+                width >= E2E_MULTIPLE * long,
+                f"window {width:g} s ({level}) against {E2E_MULTIPLE} x {name} E2E {long:.4g} s",
+                window=number(width, E2E_MULTIPLE * long, "s"),
+            ),
+            judge(n >= least, f"{n} requests offered, {least} needed for what is declared", offered=number(n, least, "requests")),
+        ]
+    )
+
+
+def needed_requests(context: RunContext) -> int:
+    """Fewest requests that support the declared metric; 2 (a median) when nothing is declared."""
+    rank = context.record.spec.rank
+    if rank is None:
+        return FLOOR["p50"]
+    attainment = math.ceil(1 / (1 - rank.attainment) - 1e-9) if rank.metric in ("goodput", "attainment") else FLOOR["p50"]
+    return max(attainment, FLOOR.get(rank.metric.rsplit("_", 1)[-1], 2))
+
+
+@gate(
+    "replicates",
+    protects=(Claim.COMPARISON, Claim.CAPACITY),
+    scope="cell",
+    threshold="As many replicates and server starts as declared, and at least 5 replicates: t intervals over 5 runs covered 90-97% in "
+    "simulation, one-run intervals 10-18%, and below 5 a paired sign test cannot reach its level.",
+    remedy="Run the missing replicates (`trigpoint resume`), or declare at least 5 with a server start each.",
+)
+def replicates(context: CellContext) -> Finding:
+    """The cell has the replicates it declared, and enough for an interval."""
+    need(bool(context.runs), "the cell has no finished replicate")
+    declared = context.spec.replication
+    found = len({r.record.spec.replicate for r in context.runs})
+    starts = len({r.record.spec.server_start for r in context.runs})
+    least = max(declared.count, MIN_REPLICATES)
+    return judge(
+        found >= least and starts >= declared.server_starts,
+        f"{found} replicates (declared {declared.count}, at least {MIN_REPLICATES} for an interval), "
+        f"{starts} server starts (declared {declared.server_starts})",
+        replicates=number(found, least, "replicates"),
+        server_starts=number(starts, declared.server_starts, "starts"),
+    )
+
+
+PROBE_TOKENS = 128
+"""One block of the largest prefix-cache block seen on supported servers: what readiness probes leave behind cannot be hit."""
+
+SERVED_BEFORE = 0.05
+"""Beyond one block: at most a twentieth of this run's input may have passed the server before, so no more than that could be reused."""
+
+
+@gate(
+    "cache_state",
+    protects=(Claim.LATENCY, Claim.GOODPUT, Claim.CAPACITY, Claim.COMPARISON),
+    scope="cell",
+    threshold="cold and as_trace: every replicate on its own server start, or flushed before it; and the server's prompt counter before "
+    "the run, where there is one, at most max(128 tokens, 5% of the run's input). warm: a warm-up longer than 0.",
+    remedy="Declare as many server starts as replicates, or a runtime that can flush its cache between them.",
+)
+def cache_state(context: CellContext) -> Finding:
+    """What the cache held before each replicate is what the manifest says."""
+    runs = [r for r in context.runs if r.record.requests.num_rows]
+    need(bool(runs), "no replicate recorded a request")
+    policy = context.spec.workload.cache
+    if policy == "warm":
+        warm = context.spec.window.warm_up_ns / SECOND
+        return judge(warm > 0, f"warm: warm-up {warm:g} s", warm_up=number(warm, "> 0", "s"))
+    unflushed = [r for r in runs if not _flushed(r)]
+    starts = [r.record.spec.server_start for r in unflushed]
+    shared = len(starts) - len(set(starts))
+    words = f"{policy}: {len(runs) - len(unflushed)} of {len(runs)} replicates flushed, {shared} share a server start without a flush"
+    parts = [judge(shared == 0, words, shared_starts=number(shared, 0, "replicates"))]
+    return combine([*parts, *(_served_before(r) for r in unflushed)])
+
+
+def _flushed(context: RunContext) -> bool:
+    fact = context.record.facts.before.get("cache.flushed")
+    return fact is not None and fact.value is True
+
+
+def _served_before(context: RunContext) -> Finding:
+    record = context.record
+    try:
+        t, v = summed(record.server_metrics, "server", "prompt_tokens_total")
+        need(bool((t <= 0).any()), "")
+    except AbsentError:
+        return passed(f"replicate {record.spec.replicate}: own start, no counter to hold it against")
+    earlier, own = float(v[t <= 0][-1]), int(integers(record.schedule, "input_tokens").sum())
+    limit = max(PROBE_TOKENS, SERVED_BEFORE * own)
+    return judge(
+        earlier <= limit,
+        f"replicate {record.spec.replicate}: {earlier:g} input tokens served before it (limit {limit:g})",
+        **{f"served_before_{record.spec.replicate}": number(earlier, limit, "tokens")},
+    )
+
+
+@gate(
+    "starvation",
+    protects=(Claim.FAIRNESS,),
+    threshold="None allowed (F63): a client with unfinished work at every instant of the window and not one token or completion in it.",
+    remedy="Report the starved client with the result; the scheduler, or the load, does not let a fairness figure be published.",
+)
+def starvation(context: RunContext) -> Finding:
+    """No client waited through the whole window for nothing."""
+    record, clocks, table = context.record, context.clocks, in_order(context.record)
+    need(table.num_rows > 0, "no request was recorded")
+    names = dict(zip(record.schedule["request_id"].to_pylist(), record.schedule["client"].to_pylist(), strict=True))
+    client = np.array([str(names.get(i) or "") for i in integers(table, "request_id").tolist()], dtype=object)
+    known = sorted(set(client.tolist()))
+    if len(known) < 2:
+        return passed("one client", starved=number(0, 0, "clients"))
+    end = np.where(clocks.end_ns >= 0, clocks.end_ns, record.spec.window.end_ns)
+    done = is_any(texts(table, "end_kind"), *SERVED) & inside(record, clocks.end_ns)
+    progress = done | _token_inside(context)
+    starved = [
+        c for c in known if _backlogged(context, clocks.arrival_ns[client == c], end[client == c]) and not progress[client == c].any()
+    ]
+    words = f"{len(known)} clients, starved: {', '.join(starved) or 'none'}"
+    return judge(not starved, words, starved=number(len(starved), 0, "clients"))
+
+
+def _token_inside(context: RunContext) -> Bools:
+    """Rows with a token stamped in the window: first or last token in it, or one on each side of it."""
+    clocks, window = context.clocks, context.record.spec.window
+    return np.asarray((clocks.first_ns >= 0) & (clocks.first_ns < window.stop_ns) & (clocks.last_ns >= window.start_ns), dtype=bool)
+
+
+def _backlogged(context: RunContext, arrival: Int64, end: Int64) -> bool:
+    """Whether intervals [arrival, end) cover the whole window without a break."""
+    window, reach = context.record.spec.window, context.record.spec.window.start_ns
+    for a, e in sorted(zip(arrival.tolist(), end.tolist(), strict=True)):
+        if a > reach:
+            break
+        reach = max(reach, e)
+    return bool(reach >= window.stop_ns)

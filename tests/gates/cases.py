@@ -1,0 +1,353 @@
+"""One passing, one failing and one unknown record for every gate code; the failing one differs from a passing one in one field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from analysis.clocks import derive_clocks
+from analysis.gates import CellContext, RunContext
+from analysis.outcomes import classify, count_outcomes
+from harness.record.coordinates import Known, Unknown
+from harness.record.facts import Fact, Facts, PinResult, ServerExit
+from harness.record.reader import RunRecord, SealState
+from harness.record.schema import SCHEDULE, TRUTH
+from harness.record.spec import Arm, Window
+from tests.builders import (
+    MS,
+    S,
+    make_coordinates,
+    make_facts,
+    make_host_samples,
+    make_record,
+    make_request,
+    make_sample,
+    make_server_samples,
+    make_spec,
+    make_workload,
+)
+
+Factory = Callable[[], Any]
+
+NO_EVENTS: dict[str, Any] = {
+    "event_ns": [],
+    "event_tokens": [],
+    "event_bytes": [],
+    "event_kind": [],
+    "client_tokens": None,
+    "usage_prompt_tokens": None,
+    "usage_completion_tokens": None,
+    "usage_cached_tokens": None,
+    "finish_reason": None,
+}
+"""Fields of a row whose response brought nothing."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Factories of a run record, or of a list of them for gates of cell scope."""
+
+    passing: Factory
+    failing: Factory
+    unknown: Factory
+
+
+def rows(n: int = 140, **one: Any) -> list[dict[str, Any]]:
+    """Healthy rows, ten a second; ``one`` changes row 50, which lies in the window."""
+    made = [make_request(i, i * 100 * MS) for i in range(n)]
+    if one:
+        made[50] |= one
+    return made
+
+
+def healthy(requests: list[dict[str, Any]] | None = None, **parts: Any) -> RunRecord:
+    """A record that passes every gate of run scope, with parts replaced."""
+    requests = rows() if requests is None else requests
+    coordinates = make_coordinates(client_host=Known(value="m:b"))
+    base: dict[str, Any] = {"coordinates": coordinates, "host": make_host_samples()}
+    if "server_metrics" not in parts:
+        base["server_metrics"] = make_server_samples(requests)
+    return make_record(requests, **(base | parts))
+
+
+def empty() -> RunRecord:
+    """A record that says nothing at all."""
+    unknown = {name.replace(".", "_"): Unknown(reason="nothing was seen") for name in make_coordinates()}
+    return make_record([], facts=Facts(), seal=SealState(None, None), coordinates=make_coordinates(**unknown), host=[], server_metrics=[])
+
+
+def run_context(record: RunRecord) -> RunContext:
+    """What the analysis hands to gates of run scope."""
+    clocks = derive_clocks(record)
+    outcome = classify(record, clocks)
+    return RunContext(record, clocks, outcome, count_outcomes(record, clocks, outcome))
+
+
+def cell_context(records: Sequence[RunRecord]) -> CellContext:
+    """What the analysis hands to gates of cell scope."""
+    return CellContext([run_context(r) for r in records], records[0].spec if records else make_spec())
+
+
+def facts_(**changes: Any) -> Callable[[], RunRecord]:
+    return lambda: healthy(facts=make_facts(**changes))
+
+
+def one(**change: Any) -> Callable[[], RunRecord]:
+    """Row 50 changed, the server's story unchanged."""
+    return lambda: healthy(rows(**change), server_metrics=make_server_samples(rows()))
+
+
+def spec_(**changes: Any) -> Callable[[], RunRecord]:
+    return lambda: healthy(spec=make_spec(**changes))
+
+
+def host_(**changes: float) -> Callable[[], RunRecord]:
+    return lambda: healthy(host=make_host_samples(**changes))
+
+
+def without_host(metric: str) -> Callable[[], RunRecord]:
+    return lambda: healthy(host=[s for s in make_host_samples() if s["metric"] != metric])
+
+
+def server_(**extra: float) -> Callable[[], RunRecord]:
+    return lambda: healthy(server_metrics=make_server_samples(rows(), **extra))
+
+
+def schedule_of(requests: list[dict[str, Any]], clients: Sequence[str | None] | None = None) -> pa.Table:
+    names = clients or [None] * len(requests)
+    plan = [
+        {"request_id": r["request_id"], "arrival_ns": r["arrival_ns"], "input_tokens": 16, "max_tokens": 5, "client": c}
+        for r, c in zip(requests, names, strict=True)
+    ]
+    return pa.Table.from_pylist(plan, SCHEDULE)
+
+
+def lost_row() -> RunRecord:
+    return healthy(rows()[:50] + rows()[51:], schedule=schedule_of(rows()), server_metrics=make_server_samples(rows()))
+
+
+def sliding(growth: float) -> Callable[[], RunRecord]:
+    """TTFT of the window's requests grows by ``growth`` from its first to its last."""
+
+    def make() -> RunRecord:
+        made = [make_request(i, i * 100 * MS, ttft_ns=int(50 * MS * (1 + growth * max(0, i - 20) / 100))) for i in range(140)]
+        return healthy(made)
+
+    return make
+
+
+def piling(share: float) -> Callable[[], RunRecord]:
+    """Every request of the window waits ``share`` of the time since the window began; the drain is long enough to see them end."""
+
+    def make() -> RunRecord:
+        made = [make_request(i, i * 100 * MS, ttft_ns=50 * MS + int(share * max(0, i - 20) * 100 * MS)) for i in range(140)]
+        window = Window(warm_up_ns=2 * S, measured_ns=10 * S, drain_ns=8 * S)
+        return healthy(made, spec=make_spec(window=window))
+
+    return make
+
+
+def measured(width_ns: int) -> Callable[[], RunRecord]:
+    return spec_(window=Window(warm_up_ns=2 * S, measured_ns=width_ns, drain_ns=2 * S))
+
+
+def two_clients(token_at: int | None) -> Callable[[], RunRecord]:
+    """Client b has one request that is open from the start to the end; it gets one token at ``token_at``, or none."""
+
+    def make() -> RunRecord:
+        made = rows()
+        stamps = {} if token_at is None else {"event_ns": [token_at], "event_tokens": [1], "event_bytes": [200], "event_kind": [1]}
+        made[0] |= NO_EVENTS | {"end_kind": "drain_end", "end_ns": 14 * S} | stamps
+        clients = ["b"] + ["a"] * (len(made) - 1)
+        return healthy(made, schedule=schedule_of(made, clients))
+
+    return make
+
+
+def cell(count: int, starts: int, **changes: Any) -> Callable[[], list[RunRecord]]:
+    return lambda: [healthy(spec=make_spec(replicate=i, server_start=i % starts, **changes)) for i in range(count)]
+
+
+MISMATCH = (PinResult(pin="model.dtype", expected="float32", observed="bfloat16", result="mismatched"),)
+OPEN_PIN = (PinResult(pin="hardware.driver", expected="580", result="unknown", reason="no driver"),)
+REFUSED_400 = NO_EVENTS | {"end_kind": "http_error", "http_status": 400, "error": "prompt too long"}
+SMALL_CEILING = make_spec().certificate.model_copy(update={"rate_ceiling": 15.0})  # type: ignore[union-attr]
+
+FIXTURES: dict[str, Case] = {
+    "pins_match": Case(healthy, facts_(pins=MISMATCH), facts_(pins=OPEN_PIN)),
+    "flags_known": Case(healthy, facts_(flags_unknown=("--nope",)), facts_(flags_checked=None)),
+    "partition_closes": Case(healthy, lost_row, empty),
+    "requests_wellformed": Case(healthy, one(**REFUSED_400), empty),
+    "tokens_agree": Case(healthy, one(usage_completion_tokens=6), one(usage_completion_tokens=None)),
+    "counts_agree": Case(healthy, server_(generation_tokens_total=7), lambda: healthy(server_metrics=[])),
+    "delivered_load": Case(healthy, one(**NO_EVENTS, end_kind="never_sent", send_ns=None, end_ns=None), empty),
+    "server_survived": Case(
+        healthy, facts_(server_exit=ServerExit(survived=False, exit_code=-9, log_tail=("Killed",))), facts_(server_exit=None)
+    ),
+    "seal_intact": Case(
+        healthy,
+        lambda: healthy(seal=SealState(intact=False, root="9" * 64, problems=("spec.json changed",))),
+        lambda: healthy(seal=SealState(intact=None, root=None)),
+    ),
+    "client_slip": Case(healthy, one(send_ns=5 * S + 60 * MS), measured(5 * S)),
+    "receive_lag": Case(healthy, host_(loop_lag_s=0.003), without_host("loop_lag_s")),
+    "client_headroom": Case(healthy, spec_(certificate=SMALL_CEILING), spec_(certificate=None)),
+    "steady_state": Case(healthy, sliding(1.0), measured(5 * S)),
+    "backlog": Case(piling(0.0), piling(0.5), empty),
+    "window_length": Case(healthy, measured(1200 * MS), empty),
+    "replicates": Case(cell(5, 5), cell(4, 5), list),
+    "output_length": Case(healthy, one(client_tokens=4), one(client_tokens=None, usage_completion_tokens=None)),
+    "prefix_realised": Case(
+        healthy,
+        one(usage_cached_tokens=16),
+        lambda: healthy([r | {"usage_cached_tokens": None} for r in rows()], server_metrics=[]),
+    ),
+    "cache_state": Case(cell(5, 5), cell(5, 4), lambda: [empty()]),
+    "environment_stable": Case(healthy, host_(cpu_steal_ratio=0.1), without_host("cpu_steal_ratio")),
+    "starvation": Case(two_clients(5 * S), two_clients(None), empty),
+}
+
+_CERTIFICATE = make_spec().certificate
+assert _CERTIFICATE is not None
+CUT = NO_EVENTS | {"end_kind": "drain_end"}
+STOPPED = make_workload(output_length="client_stop", max_tokens=9)
+GPU_CALM = [make_sample(t * S, "host", "gpu_throttle_bits", 0x4) for t in range(15)] + [
+    make_sample(t * S, "host", "gpu_sm_clock_mhz", 1980.0) for t in range(15)
+]
+
+
+def gpu(samples: Sequence[dict[str, Any]]) -> Callable[[], RunRecord]:
+    return lambda: healthy(spec=make_spec(host_profile="gpu"), host=[*make_host_samples(), *samples])
+
+
+def stopped(counted: int, *, told: int = 5) -> Callable[[], RunRecord]:
+    """Every request closed by the client at ``counted`` of 5 tokens."""
+
+    def make() -> RunRecord:
+        made = [r | {"end_kind": "client_stop", "client_tokens": counted, "usage_completion_tokens": counted} for r in rows()]
+        truth = [{"request_id": i, "output_tokens": 5, "stop_after": 5} for i in range(140)]
+        metrics = make_server_samples([r | {"end_kind": "complete"} for r in made])
+        return healthy(made, spec=make_spec(workload=STOPPED), truth=pa.Table.from_pylist(truth, TRUTH), server_metrics=metrics)
+
+    return make
+
+
+def no_flags_endpoint(**args: Any) -> Callable[[], RunRecord]:
+    arm = Arm(name="a", runtime="endpoint", args=args, base_url="http://127.0.0.1:1")
+    return lambda: healthy(spec=make_spec(arm=arm), facts=make_facts(flags_checked=None, argv=()))
+
+
+MORE: list[tuple[str, str, str, Factory]] = [
+    ("pins_match", "no pins", "UNKNOWN", facts_(pins=())),
+    ("pins_match", "mismatch beats unknown", "FAIL", facts_(pins=OPEN_PIN + MISMATCH)),
+    ("flags_known", "endpoint without flags", "PASS", no_flags_endpoint()),
+    ("flags_known", "endpoint with flags", "UNKNOWN", no_flags_endpoint(x=1)),
+    ("flags_known", "no command line", "UNKNOWN", facts_(argv=())),
+    ("requests_wellformed", "error event 422", "FAIL", one(**NO_EVENTS, end_kind="error_event", error_status=422)),
+    ("requests_wellformed", "client fault", "FAIL", one(**NO_EVENTS, end_kind="client_fault")),
+    ("requests_wellformed", "429 is the server's", "PASS", one(**NO_EVENTS, end_kind="http_error", http_status=429)),
+    ("tokens_agree", "prompt differs", "FAIL", one(usage_prompt_tokens=17)),
+    ("tokens_agree", "nothing served", "UNKNOWN", lambda: healthy([r | CUT for r in rows()])),
+    ("tokens_agree", "client_stop reached", "PASS", stopped(5)),
+    ("tokens_agree", "client_stop short", "FAIL", stopped(4)),
+    ("counts_agree", "foreign prompt", "FAIL", server_(prompt_tokens_total=16)),
+    ("counts_agree", "foreign request", "FAIL", server_(requests_finished_total=1)),
+    ("counts_agree", "restart", "FAIL", server_(generation_tokens_total=-10_000)),
+    ("counts_agree", "foreign in flight", "FAIL", server_(requests_running=4)),
+    (
+        "counts_agree",
+        "no gauges",
+        "UNKNOWN",
+        lambda: healthy(server_metrics=[s for s in make_server_samples(rows()) if "total" in s["metric"]]),
+    ),
+    (
+        "counts_agree",
+        "no snapshot before",
+        "UNKNOWN",
+        lambda: healthy(server_metrics=[s for s in make_server_samples(rows()) if s["t_ns"] > 0]),
+    ),
+    (
+        "counts_agree",
+        "no snapshot after",
+        "UNKNOWN",
+        lambda: healthy(server_metrics=[s for s in make_server_samples(rows()) if s["t_ns"] < 14 * S]),
+    ),
+    ("counts_agree", "client_stop within bounds", "PASS", stopped(5)),
+    ("delivered_load", "row lost", "FAIL", lost_row),
+    ("delivered_load", "sent early", "FAIL", one(send_ns=5 * S - 2 * MS)),
+    ("delivered_load", "arrival moved", "FAIL", lambda: healthy(rows(arrival_ns=5 * S + 1), schedule=schedule_of(rows()))),
+    ("delivered_load", "refused connection was tried", "PASS", one(**NO_EVENTS, end_kind="connect_refused", send_ns=None)),
+    ("client_slip", "p99 beyond 5 ms", "FAIL", lambda: healthy([r | {"send_ns": r["arrival_ns"] + 6 * MS} for r in rows()])),
+    ("client_headroom", "other host", "FAIL", lambda: healthy(coordinates=make_coordinates(client_host=Known(value="n:b")))),
+    ("client_headroom", "host unknown", "UNKNOWN", lambda: healthy(coordinates=make_coordinates(client_host=Unknown(reason="x")))),
+    ("client_headroom", "other protocol", "FAIL", spec_(certificate=_CERTIFICATE.model_copy(update={"protocol": 2}))),
+    ("client_headroom", "too many events", "FAIL", spec_(certificate=_CERTIFICATE.model_copy(update={"event_ceiling": 60.0}))),
+    ("client_headroom", "client busy", "FAIL", host_(cpu_s_total=0.6)),
+    ("client_headroom", "client waits for a core", "FAIL", host_(run_delay_s_total=0.06)),
+    ("client_headroom", "no CPU samples", "UNKNOWN", without_host("cpu_s_total")),
+    ("client_headroom", "host CPU does not matter", "PASS", host_(cpu_busy_ratio=1.0)),
+    ("steady_state", "small drift is let through", "PASS", sliding(0.1)),
+    (
+        "backlog",
+        "a queue that stands still",
+        "PASS",
+        lambda: healthy([make_request(i, i * 100 * MS, ttft_ns=800 * MS) for i in range(140)]),
+    ),
+    ("window_length", "too few for the metric", "FAIL", lambda: healthy([make_request(i, i * 2 * S) for i in range(7)])),
+    ("output_length", "client_stop reached", "PASS", stopped(5)),
+    ("output_length", "client_stop overshoots", "FAIL", stopped(6)),
+    ("output_length", "natural is described", "PASS", spec_(workload=make_workload(output_length="natural"))),
+    ("output_length", "capped is exceeded", "FAIL", spec_(workload=make_workload(output_length="capped", max_tokens=4))),
+    ("prefix_realised", "less than a block", "PASS", one(usage_cached_tokens=1)),
+    ("prefix_realised", "by counter", "PASS", lambda: healthy([r | {"usage_cached_tokens": None} for r in rows()])),
+    (
+        "prefix_realised",
+        "by counter, reused",
+        "FAIL",
+        lambda: healthy(
+            [r | {"usage_cached_tokens": None} for r in rows()], server_metrics=make_server_samples(rows(), cached_tokens_total=16 * 140)
+        ),
+    ),
+    (
+        "prefix_realised",
+        "planned sharing is reported",
+        "PASS",
+        lambda: healthy(rows(usage_cached_tokens=16), spec=make_spec(workload=make_workload(prefix_sharing_planned=True))),
+    ),
+    ("replicates", "shared starts", "FAIL", cell(5, 4)),
+    ("cache_state", "warm", "PASS", cell(5, 1, workload=make_workload(cache="warm"))),
+    (
+        "cache_state",
+        "flushed",
+        "PASS",
+        lambda: [
+            healthy(spec=make_spec(replicate=i), facts=make_facts(before={"cache.flushed": Fact(value=True, source="test")}))
+            for i in range(5)
+        ],
+    ),
+    (
+        "cache_state",
+        "served before",
+        "FAIL",
+        lambda: [healthy(server_metrics=[s | {"value": s["value"] + 5000} for s in make_server_samples(rows())])],
+    ),
+    ("environment_stable", "foreign load", "FAIL", host_(foreign_cpu_ratio=0.2)),
+    ("environment_stable", "throttled", "FAIL", host_(throttled_s_total=0.01)),
+    ("environment_stable", "swapping", "FAIL", host_(swap_used_bytes=1e6)),
+    ("environment_stable", "rebooted", "FAIL", facts_(after={"host.boot": Fact(value="c", source="test")})),
+    ("environment_stable", "boot unknown", "UNKNOWN", facts_(after={})),
+    ("environment_stable", "gpu calm, power cap allowed", "PASS", gpu(GPU_CALM)),
+    ("environment_stable", "gpu without samples", "UNKNOWN", gpu([])),
+    ("environment_stable", "gpu hot", "FAIL", gpu([s | {"value": 0x40} if s["metric"] == "gpu_throttle_bits" else s for s in GPU_CALM])),
+    (
+        "environment_stable",
+        "gpu clock drops",
+        "FAIL",
+        gpu([s | {"value": 900.0} if s["t_ns"] == 5 * S else s for s in GPU_CALM][15:] + GPU_CALM[:15]),
+    ),
+    ("starvation", "one client", "PASS", healthy),
+]
+"""(code, what, verdict, factory): every other branch of every gate."""

@@ -1,0 +1,183 @@
+"""Gates are monotone: what is worse never passes where better failed, and the boundary lies where the threshold says."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.clocks import MISSING
+from analysis.gates import GATES, CellContext, output_length_agree
+from analysis.gates.counters import area_error
+from analysis.gates.registry import AbsentError, Finding, attempt, combine, failed, passed, unknown
+from analysis.gates.steady import Load, Series, backlog_growth, trend
+from analysis.gates.tables import in_flight, nearest_rank
+from analysis.model import Verdict
+from tests.builders import MS, make_host_samples, make_request, make_server_samples, make_spec
+from tests.gates.cases import cell_context, healthy, rows, run_context
+
+BASE_ROWS = rows()
+QUICK = settings(deadline=None, max_examples=40)
+"""No time limit: what a shared core does is not what is tested."""
+
+VERDICTS = st.lists(st.sampled_from(list(Verdict)), min_size=1, max_size=6)
+
+
+def verdict(code: str, **parts: Any) -> Verdict:
+    requests = parts.pop("requests", None)
+    metrics = parts.pop("server_metrics", None)
+    record = healthy(requests, server_metrics=[] if metrics is None else metrics, **parts)
+    return attempt(GATES[code].check, run_context(record)).verdict
+
+
+@QUICK
+@given(VERDICTS)
+def test_parts_combine_to_the_worst(parts: list[Verdict]) -> None:
+    worst = next(v for v in (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS) if v in parts)
+    found = combine(Finding(v, f"part {i}") for i, v in enumerate(parts))
+    assert found.verdict is worst
+    shown = [i for i, v in enumerate(parts) if v is not Verdict.PASS] or range(len(parts))
+    assert found.reason == "; ".join(f"part {i}" for i in shown)
+
+
+def test_nothing_to_combine_is_unknown() -> None:
+    assert combine([]).verdict is Verdict.UNKNOWN
+    assert combine([passed("a"), unknown("b"), failed("c")]).reason == "b; c"
+
+
+@QUICK
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=400), st.sampled_from([0.5, 0.95, 0.99]))
+def test_nearest_rank_is_an_observed_value_with_the_share_below(values: list[int], p: float) -> None:
+    if len(values) < max(2, round(1 / (1 - p))):
+        with pytest.raises(AbsentError):
+            nearest_rank(np.array(values), p)
+        return
+    found = nearest_rank(np.array(values), p)
+    assert found in values
+    assert sum(v <= found for v in values) >= p * len(values) - 1e-6
+    assert sum(v < found for v in values) < p * len(values)
+
+
+@QUICK
+@given(st.integers(0, 100 * MS))
+def test_slip_fails_exactly_beyond_its_limits(slip: int) -> None:
+    found = verdict("client_slip", requests=[r | {"send_ns": r["arrival_ns"] + slip} for r in BASE_ROWS])
+    assert (found is Verdict.PASS) == (slip <= 5 * MS)  # 1% of the TTFT limit of 500 ms
+
+
+@QUICK
+@given(st.floats(0, 0.01))
+def test_lag_fails_exactly_beyond_two_percent_of_the_tbt_limit(lag: float) -> None:
+    found = verdict("receive_lag", host=make_host_samples(loop_lag_s=lag))
+    assert (found is Verdict.PASS) == (lag * 1e3 <= 2.0)
+
+
+@QUICK
+@given(st.floats(1, 100))
+def test_headroom_needs_more_than_twice_the_rate(ceiling: float) -> None:
+    paper = make_spec().certificate
+    assert paper is not None
+    found = verdict("client_headroom", spec=make_spec(certificate=paper.model_copy(update={"rate_ceiling": ceiling})))
+    assert (found is Verdict.PASS) == (ceiling > 20.0)
+
+
+@QUICK
+@given(st.sampled_from(["cpu_steal_ratio", "foreign_cpu_ratio"]), st.floats(0, 0.5))
+def test_host_ratios_fail_exactly_beyond_their_limit(metric: str, ratio: float) -> None:
+    limit = {"cpu_steal_ratio": 0.02, "foreign_cpu_ratio": 0.10}[metric]
+    if abs(ratio - limit) > 1e-9:
+        assert (verdict("environment_stable", host=make_host_samples(**{metric: ratio})) is Verdict.PASS) == (ratio < limit)
+
+
+@QUICK
+@given(st.integers(-3, 3))
+def test_counters_fail_on_any_difference(extra: int) -> None:
+    found = verdict("counts_agree", server_metrics=make_server_samples(BASE_ROWS, generation_tokens_total=extra))
+    assert (found is Verdict.PASS) == (extra == 0)
+
+
+@QUICK
+@given(st.integers(0, 200))
+def test_cached_tokens_fail_from_one_block(cached: int) -> None:
+    found = verdict("prefix_realised", requests=rows(usage_cached_tokens=cached))
+    assert (found is Verdict.PASS) == (cached < 16)
+
+
+@QUICK
+@given(st.lists(st.floats(-3, 3), min_size=8, max_size=60), st.floats(0.1, 1), st.floats(0, 20))
+def test_area_error_moves_with_its_samples(differences: list[float], period: float, churn: float) -> None:
+    d = np.array(differences)
+    base, moved = area_error(d, period, churn), area_error(d + 5.0, period, churn)
+    assert moved.difference == pytest.approx(base.difference + 5.0)
+    assert moved.sampling == pytest.approx(base.sampling, abs=1e-9)
+    assert moved.bias == churn * period / 2
+
+
+def test_area_needs_samples() -> None:
+    with pytest.raises(AbsentError, match="at least 8"):
+        area_error(np.zeros(7), 1.0, 1.0)
+
+
+@QUICK
+@given(st.floats(-0.5, 1.5), st.integers(0, 2**32 - 1))
+def test_trend_recovers_an_injected_drift(drift: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    t, company = np.sort(rng.uniform(0, 100, 400)), rng.normal(size=(400, 2))
+    y = 0.3 + company @ [0.5, -0.2] + drift * (t - 50) / 100
+    found = trend("TTFT", (t, y, company, np.ones(400)), 100.0, 0.99)
+    assert found.drift == pytest.approx(drift, abs=1e-5)
+    assert found.drifts == (abs(found.drift) > math.log(1.25))
+
+
+def test_trend_needs_requests() -> None:
+    few: Series = (np.arange(59.0), np.zeros(59), np.zeros((59, 1)), np.ones(59))
+    with pytest.raises(AbsentError, match="at least 60"):
+        trend("TBT", few, 59.0, 0.99)
+
+
+@QUICK
+@given(st.floats(0, 1))
+def test_backlog_grows_exactly_when_more_comes_than_goes(share: float) -> None:
+    arrival = np.arange(0, 100, 0.1)
+    end = arrival + 0.05 + share * arrival
+    nothing = np.full(1000, np.nan)
+    load = Load(arrival, nothing, nothing, end, np.ones(1000), np.ones(1000), np.ones(1000, dtype=bool))
+    found = backlog_growth(load, 0.0, 100.0)
+    assert found.arrivals == 1000
+    expected = 1000 * share / (1 + share)
+    assert found.growth == pytest.approx(expected, abs=3)
+    if abs(expected - 50) > 5:
+        assert found.grows == (expected > 50)
+
+
+@QUICK
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 50)), max_size=20), st.integers(-5, 160))
+def test_in_flight_counts_half_open_intervals(intervals: list[tuple[int, int]], at: int) -> None:
+    starts = np.array([s for s, _ in intervals], dtype=np.int64)
+    ends = np.array([s + d for s, d in intervals], dtype=np.int64)
+    assert in_flight(starts, ends, np.array([at]))[0] == sum(s <= at < s + d for s, d in intervals)
+
+
+def cell_of(tokens: int, name: str) -> CellContext:
+    made = [make_request(i, i * 100 * MS, tokens=tokens) for i in range(5)]
+    return cell_context([healthy(made, spec=make_spec(cell=name))])
+
+
+@QUICK
+@given(st.integers(80, 120))
+def test_mean_lengths_across_arms_agree_within_ten_percent(tokens: int) -> None:
+    found = output_length_agree([cell_of(100, "a"), cell_of(tokens, "b")])
+    assert (found.verdict is Verdict.PASS) == (abs(tokens / 100 - 1) <= 0.10)
+    assert found.scope == "comparison"
+
+
+def test_mean_lengths_of_one_cell_or_of_uncounted_tokens_are_unknown() -> None:
+    assert output_length_agree([cell_of(100, "a")]).verdict is Verdict.UNKNOWN
+    blank = [make_request(i, i * 100 * MS, client_tokens=None, usage_completion_tokens=None) for i in range(5)]
+    nothing = cell_context([healthy(blank, server_metrics=[])])
+    assert (nothing.runs[0].clocks.tokens == MISSING).all()
+    assert output_length_agree([cell_of(100, "a"), nothing]).verdict is Verdict.UNKNOWN

@@ -1,0 +1,117 @@
+"""Error rates of the trend and backlog gates against servers whose truth is known (seeded; the registry publishes the bounds)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.gates import GATES
+from analysis.gates.registry import AbsentError
+from analysis.gates.steady import RESOLUTION, Load, assess, backlog_growth
+from tests.gates.queue_model import Floats, Served, Server, bursty, lengths, serve
+
+WARM = 0.15
+"""Share of a run that is warm-up."""
+
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces" / "azure-llm-2023"
+
+
+def loads(served: Served) -> Iterator[tuple[Load, float, float]]:
+    for a, first, last, size, tokens in zip(served.arrival, served.first, served.last, served.input, served.tokens, strict=True):
+        start = WARM * float(a[-1])
+        yield Load(a, first, last, last, size, tokens, a >= start), start, float(a[-1])
+
+
+def alarms(served: Served) -> tuple[float, float, float]:
+    """Shares of runs: trend alarms, backlog alarms, and trends that could not have seen a doubling."""
+    trend, backlog, blind = [], [], []
+    for load, start, stop in loads(served):
+        growth = backlog_growth(load, start, stop)
+        try:
+            found = assess(load, stop - start, growing=growth.grows)
+        except AbsentError:
+            found = []
+        trend.append(any(t.drifts for t in found))
+        blind.append(min((t.half_width for t in found), default=np.inf) > RESOLUTION)
+        backlog.append(growth.grows)
+    return float(np.mean(trend)), float(np.mean(backlog)), float(np.mean(blind))
+
+
+def synthetic(runs: int, n: int, rate: float, seed: int, *, cv: float = 2.0, slow: float = 0.0, server: Server = Server()) -> Served:  # noqa: B008 - frozen
+    rng = np.random.default_rng(seed)
+    arrival = bursty(runs, n, rate, rng, cv=cv)
+    return serve(arrival, lengths(runs, n, 400, rng), lengths(runs, n, 60, rng), rng, server, slowing(arrival, slow))
+
+
+def slowing(arrival: Floats, by: float):  # type: ignore[no-untyped-def]
+    stop = arrival[:, -1]
+    return lambda clock: 1 + by * np.clip((clock - WARM * stop) / ((1 - WARM) * stop), 0, 1)
+
+
+@pytest.mark.parametrize(("n", "cv"), [(250, 1.0), (600, 2.0), (1500, 1.5)])
+def test_steady_state_on_a_steady_server_under_unsteady_load(n: int, cv: float) -> None:
+    rates = GATES["steady_state"].rates
+    assert rates is not None
+    trend, _, blind = alarms(synthetic(600, n, 10.0, seed=20261130 + n, cv=cv))
+    assert trend <= rates.false_alarm
+    assert blind <= 0.01
+
+
+@pytest.mark.parametrize(("n", "cv"), [(250, 1.0), (600, 2.0), (1500, 1.5)])
+def test_steady_state_finds_a_server_that_slows_down(n: int, cv: float) -> None:
+    rates = GATES["steady_state"].rates
+    assert rates is not None
+    trend, _, _ = alarms(synthetic(200, n, 10.0, seed=7 + n, cv=cv, slow=1.0))
+    assert trend >= rates.detection
+
+
+def test_backlog_on_a_server_that_keeps_up() -> None:
+    rates = GATES["backlog"].rates
+    assert rates is not None
+    _, backlog, _ = alarms(synthetic(600, 600, 10.0, seed=11))
+    assert backlog <= rates.false_alarm
+
+
+def test_backlog_finds_overload() -> None:
+    rates = GATES["backlog"].rates
+    assert rates is not None
+    _, backlog, _ = alarms(synthetic(200, 600, 40.0, seed=12, cv=1.5))
+    assert backlog >= rates.detection
+
+
+def azure(name: str) -> tuple[Floats, Floats, Floats]:
+    with (TRACES / f"AzureLLMInferenceTrace_{name}.csv").open(newline="") as file:
+        lines = list(csv.reader(file))[1:]
+    stamps = [datetime.fromisoformat(t[:26]) for t, _, _ in lines]
+    seconds = np.array([(s - stamps[0]).total_seconds() for s in stamps])
+    return seconds, np.array([float(c) for _, c, _ in lines]), np.array([float(g) for _, _, g in lines])
+
+
+def windows(name: str, runs: int, n: int, rate: float, rng: np.random.Generator) -> tuple[Floats, Floats, Floats]:
+    """Random windows of ``n`` requests, each compressed to mean ``rate``; lengths cut to a third, as for a small server."""
+    seconds, context, generated = azure(name)
+    pick = rng.integers(0, len(seconds) - n, runs)[:, None] + np.arange(n)
+    arrival = seconds[pick] - seconds[pick[:, :1]]
+    arrival = arrival / arrival[:, -1:] * (n / rate)
+    return arrival, np.ceil(context[pick] / 3), np.maximum(np.ceil(generated[pick] / 3), 1)
+
+
+@pytest.mark.traces
+@pytest.mark.skipif(not TRACES.is_dir(), reason="the public traces are not beside the project")
+@pytest.mark.parametrize(("name", "n", "rate"), [("conv", 600, 6.0), ("code", 1200, 2.0)])
+def test_steady_state_under_windows_of_public_traces(name: str, n: int, rate: float) -> None:
+    rates = GATES["steady_state"].rates
+    assert rates is not None
+    rng = np.random.default_rng(2023)
+    arrival, inputs, tokens = windows(name, 400, n, rate, rng)
+    trend, backlog, _ = alarms(serve(arrival, inputs, tokens, rng))
+    assert trend <= rates.false_alarm
+    assert backlog <= rates.false_alarm
+    arrival, inputs, tokens = windows(name, 100, n, rate, rng)
+    found, _, _ = alarms(serve(arrival, inputs, tokens, rng, slowdown=slowing(arrival, 1.0)))
+    assert found >= rates.detection
