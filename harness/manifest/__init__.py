@@ -1,1 +1,24 @@
-"""The declared measurement: schema, loading with line numbers, expansion into runs."""
+"""The declarative manifest: read with line numbers, checked as a whole, expanded into runs. Knows no HTTP and no statistics."""
+
+from harness.manifest.checks import NEVER_WAIVABLE
+from harness.manifest.editor import schema_json
+from harness.manifest.expand import Campaign, PlannedRun, expand
+from harness.manifest.freeze import freeze
+from harness.manifest.later import not_yet
+from harness.manifest.load import LoadedManifest, ManifestError, load_manifest, parse_manifest
+from harness.manifest.schema import Manifest
+
+__all__ = [
+    "NEVER_WAIVABLE",
+    "Campaign",
+    "LoadedManifest",
+    "Manifest",
+    "ManifestError",
+    "PlannedRun",
+    "expand",
+    "freeze",
+    "load_manifest",
+    "not_yet",
+    "parse_manifest",
+    "schema_json",
+]

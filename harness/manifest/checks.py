@@ -1,0 +1,269 @@
+"""Rules that tie sections together. Each says which sections it needs, so that a fault in one hides no fault in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from harness.manifest.arm_rules import check_arms, check_attested
+from harness.manifest.document import Path
+from harness.manifest.explain import nearest, shown
+from harness.manifest.findings import Finding, Findings
+from harness.manifest.schema import Arm, Client, Load, Rank, Replicates, Slo, Waiver
+from harness.manifest.units import UnitError, parse_rate
+from harness.manifest.workload import UniformLength, WindowStep, Workload
+
+NEVER_WAIVABLE = frozenset({"partition_closes", "requests_wellformed", "server_survived", "seal_intact", "pins_match"})
+"""Gates whose failure means that the record is not of the run it claims to be (DESIGN 8)."""
+
+MAX_RUNS = 10_000
+"""Runs of one campaign: at a minute each it is a week."""
+
+_SLO_METRICS = frozenset({"goodput", "attainment", "capacity"})
+
+
+def cross_check(sections: Mapping[str, Any], known_gates: frozenset[str] | None) -> list[Finding]:
+    """Run every rule whose sections are valid; return everything found."""
+    found = [f for needs, rule in RULES if all(n in sections for n in needs) for f in rule(*(sections[n] for n in needs))]
+    if "waivers" in sections:
+        found += check_waivers(sections["waivers"], known_gates)
+    return found
+
+
+def check_waivers(waivers: tuple[Waiver, ...], known_gates: frozenset[str] | None) -> Findings:
+    """A waiver names a gate that exists and may be waived, once."""
+    seen: set[str] = set()
+    for i, waiver in enumerate(waivers):
+        path = ("waivers", i, "gate")
+        if waiver.gate in NEVER_WAIVABLE:
+            yield Finding(
+                "never_waivable", path, f"={waiver.gate}: no written reason can make up for it", "delete the waiver and cure the cause"
+            )
+        elif known_gates is not None and waiver.gate not in known_gates:
+            near = nearest(waiver.gate, sorted(known_gates))
+            remedy = f"did you mean {near}?" if near else "`trigpoint explain` lists the gates"
+            yield Finding("unknown_gate", path, f"={waiver.gate}: no gate has this code", remedy)
+        if waiver.gate in seen:
+            yield Finding("waived_twice", path, f"={waiver.gate}: waived twice", "keep one reason")
+        seen.add(waiver.gate)
+
+
+def _workload(workload: Workload) -> Findings:
+    path: Path = ("workload",)
+    if workload.trace is None and workload.lengths is None:
+        yield Finding("missing_key", path, ": neither a trace nor lengths: nothing says how long requests are", "add trace or lengths")
+    if workload.trace is not None and workload.lengths is not None:
+        yield Finding(
+            "two_sources",
+            (*path, "lengths"),
+            ": the trace already gives lengths",
+            "delete lengths, or the trace; scale-lengths changes a trace's",
+        )
+    if workload.trace is None and workload.transforms:
+        yield Finding("no_trace", (*path, "transforms"), ": there is no trace to change", "delete the chain, or add a trace")
+    if workload.trace is not None and workload.trace.window is not None and workload.trace.window[0] >= workload.trace.window[1]:
+        yield Finding("bad_window", (*path, "trace", "window"), ": ends before it starts", "write [from, to] with from < to")
+    yield from _steps(workload)
+    yield from _lengths(workload)
+    yield from _output(workload)
+    yield from _loop(workload)
+
+
+def _steps(workload: Workload) -> Findings:
+    for i, step in enumerate(workload.transforms):
+        path: Path = ("workload", "transforms", i)
+        if isinstance(step, WindowStep) and step.from_ >= step.to:
+            yield Finding("bad_window", path, ": ends before it starts", "write from < to")
+        for side in ("input", "output"):
+            low, high = getattr(step, f"{side}_minimum", None), getattr(step, f"{side}_maximum", None)
+            if low is not None and high is not None and low > high:
+                yield Finding("bad_range", path, f": {side}-minimum={low} is above {side}-maximum={high}", "swap them")
+
+
+def _lengths(workload: Workload) -> Findings:
+    for side in ("input", "output"):
+        length = getattr(workload.lengths, side, None)
+        if isinstance(length, UniformLength) and length.low > length.high:
+            yield Finding("bad_range", ("workload", "lengths", side), f": low={length.low} is above high={length.high}", "swap them")
+
+
+def _output(workload: Workload) -> Findings:
+    control, path = workload.output_length, ("workload", "output-length")
+    if control.control in {"capped", "client_stop"} and control.max_tokens is None:
+        what = f"={control.control}: needs max-tokens, the maximum that is declared to the server"
+        yield Finding("missing_key", path, what, f"write output-length: {{control: {control.control}, max-tokens: 512}}")
+    if control.control in {"natural", "forced"} and control.max_tokens is not None:
+        remedy = "delete max-tokens, or use capped or client_stop"
+        yield Finding("not_used", (*path, "max-tokens"), f": {control.control} declares no common maximum", remedy)
+    arrivals = workload.arrivals
+    if (arrivals.process == "gamma") != (arrivals.cv is not None):
+        remedy = "write arrivals: {process: gamma, cv: 2.0}, or drop cv"
+        yield Finding("bad_arrivals", ("workload", "arrivals"), f".process={arrivals.process}: cv belongs to gamma and only to it", remedy)
+    if (workload.prompts.source == "dataset") != (workload.prompts.name is not None and workload.prompts.revision is not None):
+        remedy = "write prompts: {source: dataset, name: NAME, revision: REV}, or drop them"
+        yield Finding("bad_prompts", ("workload", "prompts"), ": name and revision belong to the source dataset and only to it", remedy)
+
+
+def _loop(workload: Workload) -> Findings:
+    if (workload.loop == "closed") != (workload.users is not None):
+        yield Finding(
+            "bad_loop",
+            ("workload", "loop"),
+            f"={workload.loop}: users belong to the closed loop and only to it",
+            "write loop: closed with users: 8, or drop users",
+        )
+    if workload.loop == "partly_open" and workload.sessions is None:
+        yield Finding(
+            "bad_loop", ("workload", "loop"), "=partly_open: needs sessions, whose later turns wait for answers", "add sessions: {}"
+        )
+
+
+def _slo(slo: Slo | None) -> Findings:
+    if slo is not None and slo.ttft is None and slo.tbt is None and slo.e2e is None:
+        yield Finding("empty_slo", ("slo",), ": without a limit every request is valid", "add ttft, tbt or e2e, or delete slo")
+
+
+def _load(load: Load) -> Findings:
+    given = [name for name in ("time_compression", "rate", "capacity") if getattr(load, name) is not None]
+    if len(given) != 1:
+        yield Finding(
+            "bad_load",
+            ("load",),
+            f": {len(given)} load axes are given, one is needed",
+            "keep exactly one of time-compression, rate, capacity",
+        )
+    for name in ("time_compression", "rate"):
+        values = getattr(load, name) or ()
+        labels = [f"{v:g}" for v in values]
+        twice = sorted({x for x in labels if labels.count(x) > 1})
+        if twice:
+            what = f": {', '.join(twice)} more than once, to six digits: two cells would have one name"
+            yield Finding("same_load", ("load", name.replace("_", "-")), what, "keep each load point once")
+
+
+def _load_fits(load: Load, workload: Workload) -> Findings:
+    own = workload.arrivals.process == "trace"
+    if own and workload.trace is None:
+        yield Finding(
+            "no_trace",
+            ("workload", "arrivals"),
+            ".process=trace: there is no trace to take times from",
+            "use constant, poisson or gamma, or add a trace",
+        )
+    elif own and load.rate is not None:
+        what = ": the trace's own arrival times have no rate to set"
+        yield Finding("load_mismatch", ("load", "rate"), what, "use time-compression, or arrivals: {process: poisson}")
+    elif not own and load.time_compression is not None:
+        what = f": arrivals are {workload.arrivals.process}, and nothing says at which rate"
+        yield Finding("load_mismatch", ("load", "time-compression"), what, "use load: {rate: [5/s]}, or arrivals: {process: trace}")
+
+
+def _rank(rank: Rank | None, slo: Slo | None) -> Findings:
+    if rank is not None and rank.metric in _SLO_METRICS and slo is None:
+        yield Finding(
+            "missing_key",
+            ("rank", "metric"),
+            f"={rank.metric}: is counted against an SLO, and there is none",
+            "add slo, e.g. slo: {ttft: 2s}",
+        )
+
+
+def _rank_at(rank: Rank | None, load: Load) -> Findings:
+    if rank is None:
+        return
+    searched = load.capacity is not None
+    if searched != (rank.metric == "capacity"):
+        remedy = "use load: {capacity: ...} with metric: capacity, and fixed load points with the others"
+        yield Finding("bad_rank", ("rank", "metric"), f"={rank.metric}: capacity is found by a search, and only by one", remedy)
+        return
+    points = load.time_compression or load.rate or ()
+    written = ", ".join(f"{p:g}{'/s' if load.rate else ''}" for p in points)
+    if rank.at is None:
+        if len(points) > 1:
+            yield Finding(
+                "missing_key",
+                ("rank",),
+                f": there are {len(points)} load points ({written}), at says which",
+                f"add at: {written.split(',')[0]}",
+            )
+    elif rank_value(rank.at, is_rate=load.rate is not None) not in points:
+        yield Finding(
+            "bad_rank",
+            ("rank", "at"),
+            f"={shown(rank.at)}: not a load point of this manifest",
+            f"use one of: {written or 'none, delete at'}",
+        )
+
+
+def rank_value(at: float | str, *, is_rate: bool) -> float | None:
+    """Return ``at`` on the load's axis, None when it is written for the other axis."""
+    if isinstance(at, str) != is_rate:
+        return None
+    try:
+        return parse_rate(at) if isinstance(at, str) else float(at)
+    except UnitError:
+        return None
+
+
+def _replicates(replicates: Replicates, arms: dict[str, Arm], load: Load) -> Findings:
+    points = len(load.time_compression or load.rate or (None,))
+    runs = replicates.count * len(arms) * points
+    if runs > MAX_RUNS:
+        what = f"={replicates.count} x {len(arms)} arms x {points} load points = {runs} runs, more than {MAX_RUNS}"
+        yield Finding("too_many_runs", ("replicates", "count"), what, "split the campaign")
+
+
+def _starts(replicates: Replicates) -> Findings:
+    if replicates.server_starts is not None and replicates.server_starts > replicates.count:
+        what = f"={replicates.server_starts} is above count={replicates.count}: some servers would serve nothing"
+        yield Finding("bad_replicates", ("replicates", "server-starts"), what, f"use at most {replicates.count}")
+
+
+def _varied(replicates: Replicates, workload: Workload) -> Findings:
+    path: Path = ("replicates", "vary")
+    if replicates.vary == "window" and workload.trace is None:
+        yield Finding("bad_vary", path, "=window: there is no trace to take other slices from", "use vary: seed, or vary: none")
+    if replicates.vary == "window" and workload.trace is not None and workload.trace.window is None:
+        what = "=window: slices are cut from workload.trace.window, and there is none"
+        yield Finding("bad_vary", path, what, "add window: [0s, 3000s] to workload.trace, as much as you mean to sample")
+    if replicates.vary == "seed" and not _draws(workload):
+        what = "=seed: times and lengths come from the trace and nothing in the chain is drawn, so replicates would repeat one load"
+        yield Finding("bad_vary", path, what, "use vary: window, vary: none, a thin step, or poisson arrivals")
+
+
+def _draws(workload: Workload) -> bool:
+    drawn_steps = {"thin", "jitter", "retime", "tenants"}
+    synthetic = isinstance(getattr(workload.lengths, "input", None), UniformLength) or isinstance(
+        getattr(workload.lengths, "output", None), UniformLength
+    )
+    return workload.arrivals.process in {"poisson", "gamma"} or synthetic or any(s.transform in drawn_steps for s in workload.transforms)
+
+
+def _client(client: Client) -> Findings:
+    for name in ("cpus", "server_cpus", "spool_cpus"):
+        cores = getattr(client, name)
+        if len(set(cores)) != len(cores):
+            yield Finding("same_core", ("client", name.replace("_", "-")), ": a core stands twice", "name each core once")
+    for name in ("server_cpus", "spool_cpus"):
+        shared = sorted(set(client.cpus) & set(getattr(client, name)))
+        if shared:
+            what = f": shares core {', '.join(map(str, shared))} with client.cpus, which are reserved for the load engine"
+            yield Finding("shared_core", ("client", name.replace("_", "-")), what, "reserve other cores, or none")
+
+
+Rule = tuple[tuple[str, ...], Callable[..., Findings]]
+
+RULES: tuple[Rule, ...] = (
+    (("arms",), check_arms),
+    (("arms", "pins"), check_attested),
+    (("workload",), _workload),
+    (("slo",), _slo),
+    (("load",), _load),
+    (("load", "workload"), _load_fits),
+    (("rank", "slo"), _rank),
+    (("rank", "load"), _rank_at),
+    (("replicates",), _starts),
+    (("replicates", "arms", "load"), _replicates),
+    (("replicates", "workload"), _varied),
+    (("client",), _client),
+)

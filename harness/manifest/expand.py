@@ -1,0 +1,173 @@
+"""From a manifest to its runs, in the order in which they are to be made. Pure: no files, no clock, seeded draws only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.errors import UsageError
+from harness.manifest.later import not_yet
+from harness.manifest.load import LoadedManifest, resolved_form
+from harness.manifest.pins import declared, merge_pins
+from harness.manifest.resolve import load_points, plan_workload, slices_by_replicate, to_rank, to_slo, to_window
+from harness.manifest.schema import Arm, Manifest
+from harness.manifest.slices import Slice
+from harness.record import spec
+from workloads.plan import WorkloadPlan
+from workloads.seeds import generator
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One replicate of one cell, complete but for what only the machine knows (schedule, tokenizer, certificate).
+
+    ``index``: place in the execution order. ``server_start``: server process within the arm, over all its load points. ``window_s``: part
+    of the trace, s of trace time; null without a trace.
+    """
+
+    index: int
+    cell: str
+    arm: spec.Arm
+    load: spec.LoadPoint
+    replicate: int
+    server_start: int
+    pins: spec.Pins
+    workload: WorkloadPlan
+    window_s: tuple[float, float] | None
+    slo: spec.Slo
+    window: spec.Window
+    replication: spec.Replication
+    rank: spec.Rank | None
+    waivers: tuple[spec.Waiver, ...]
+    estimand: spec.Estimand
+    on_pin_mismatch: Literal["stop", "run-unranked"]
+    host_profile: Literal["container-cpu", "gpu"]
+    cache: Literal["cold", "warm", "as_trace"]
+    loop: str
+    concurrency_cap: int | None
+    request_timeout_ns: int | None
+    placement: dict[str, list[int]] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """One manifest and all its runs, in execution order."""
+
+    name: str
+    digest: str
+    question: str
+    path: Path
+    text: str
+    resolved: dict[str, Any] = field(hash=False, repr=False)
+    runs: tuple[PlannedRun, ...]
+    waivers: tuple[spec.Waiver, ...]
+    rank: spec.Rank | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    arm_name: str
+    point: int
+    load: spec.LoadPoint
+
+
+def expand(loaded: LoadedManifest) -> Campaign:
+    """Resolve a manifest into its runs.
+
+    The same replicate index means the same workload for every arm (runs pair by trace). Interleaved: blocks of one server start of every
+    cell, cells in an order drawn per block; sequential: cell after cell. Raises UsageError (``not_yet``, ``window_too_short``) with every
+    problem at once.
+    """
+    problems = not_yet(loaded)
+    if problems:
+        raise UsageError(*problems)
+    manifest = loaded.manifest
+    points = load_points(manifest)
+    slices, problems = slices_by_replicate(loaded, points)
+    if problems:
+        raise UsageError(*problems)
+    order = list(_order(manifest, points))
+    names = declared(manifest.arms, manifest.pins)
+    runs = tuple(_run(i, loaded, cell, r, slices, names[cell.arm_name]) for i, (cell, r) in enumerate(order))
+    waivers = _waivers(manifest)
+    resolved = resolved_form(manifest) | {"name": loaded.name}
+    return Campaign(loaded.name, loaded.digest, manifest.question, loaded.path, loaded.text, resolved, runs, waivers, to_rank(manifest))
+
+
+def _starts(manifest: Manifest) -> int:
+    return manifest.replicates.server_starts or manifest.replicates.count
+
+
+def _start_of(manifest: Manifest, replicate: int) -> int:
+    """Replicates share server starts in consecutive groups whose sizes differ by at most one."""
+    return replicate * _starts(manifest) // manifest.replicates.count
+
+
+def _order(manifest: Manifest, points: tuple[spec.LoadPoint, ...]) -> Iterator[tuple[_Cell, int]]:
+    # Arms by name, because the order of keys in a file must not change what is run.
+    cells = [_Cell(name, i, point) for name in sorted(manifest.arms) for i, point in enumerate(points)]
+    replicates = range(manifest.replicates.count)
+    if manifest.replicates.order == "sequential":
+        yield from ((cell, r) for cell in cells for r in replicates)
+        return
+    for start in range(_starts(manifest)):
+        # Replicates of one server start stay together: another arm's server in between would end it.
+        block = [r for r in replicates if _start_of(manifest, r) == start]
+        drawn = generator(manifest.replicates.seed, "order", start).permutation(len(cells))
+        yield from ((cells[int(c)], r) for c in drawn for r in block)
+
+
+def _run(index: int, loaded: LoadedManifest, cell: _Cell, replicate: int, slices: list[Slice] | None, names: tuple[str, ...]) -> PlannedRun:
+    manifest = loaded.manifest
+    arm = manifest.arms[cell.arm_name]
+    client = manifest.client
+    plan, window_s = plan_workload(manifest, cell.load, replicate, slices[replicate] if slices else None)
+    cores = {"client": client.cpus, "server": client.server_cpus, "spool": client.spool_cpus}
+    return PlannedRun(
+        index=index,
+        cell=f"{cell.arm_name}@{cell.load.label()}",
+        arm=_arm(cell.arm_name, arm, names),
+        load=cell.load,
+        replicate=replicate,
+        server_start=cell.point * _starts(manifest) + _start_of(manifest, replicate),
+        pins=merge_pins(manifest.pins, arm.pins),
+        workload=plan,
+        window_s=window_s,
+        slo=to_slo(manifest.slo),
+        window=to_window(manifest.window),
+        replication=_replication(manifest),
+        rank=to_rank(manifest),
+        waivers=_waivers(manifest),
+        estimand="E1" if manifest.replicates.vary == "none" else "E2",
+        on_pin_mismatch=manifest.on_pin_mismatch,
+        host_profile=manifest.host_profile,
+        cache=manifest.workload.cache,
+        loop=manifest.workload.loop,
+        concurrency_cap=client.concurrency_cap,
+        request_timeout_ns=client.request_timeout,
+        placement={role: list(cpus) for role, cpus in cores.items() if cpus},
+    )
+
+
+def _arm(name: str, arm: Arm, names: tuple[str, ...]) -> spec.Arm:
+    return spec.Arm(
+        name=name,
+        runtime=arm.runtime,
+        version=arm.version,
+        args=dict(arm.args),
+        env=dict(arm.env),
+        base_url=arm.url,
+        declared=names,
+        attested=dict(arm.attest),
+    )
+
+
+def _replication(manifest: Manifest) -> spec.Replication:
+    own = manifest.replicates
+    return spec.Replication(count=own.count, server_starts=_starts(manifest), order=own.order, vary=own.vary)
+
+
+def _waivers(manifest: Manifest) -> tuple[spec.Waiver, ...]:
+    return tuple(spec.Waiver(gate=w.gate, reason=w.reason) for w in manifest.waivers)

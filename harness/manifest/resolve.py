@@ -1,0 +1,176 @@
+"""Sections of the manifest turned into the words of the record and of ``workloads``."""
+
+from __future__ import annotations
+
+from harness.errors import Problem
+from harness.manifest import workload as said
+from harness.manifest.checks import rank_value
+from harness.manifest.load import LoadedManifest
+from harness.manifest.schema import Manifest, Slo, Window
+from harness.manifest.slices import S, Slice, consecutive, equal_parts, needed_ns
+from harness.manifest.units import format_duration
+from harness.record import spec
+from workloads import plan
+from workloads.seeds import derive
+
+
+def load_points(manifest: Manifest) -> tuple[spec.LoadPoint, ...]:
+    """Return the load points in the order they are written."""
+    if manifest.load.rate is not None:
+        return tuple(spec.LoadPoint(kind="rate", value=v) for v in manifest.load.rate)
+    return tuple(spec.LoadPoint(kind="time_compression", value=v) for v in manifest.load.time_compression or ())
+
+
+def to_slo(slo: Slo | None) -> spec.Slo:
+    """Return the SLO; no SLO is a predicate without limits."""
+    if slo is None:
+        return spec.Slo()
+    if slo.tbt is None:
+        return spec.Slo(ttft_ns=slo.ttft, e2e_ns=slo.e2e)
+    return spec.Slo(ttft_ns=slo.ttft, tbt_ns=slo.tbt.limit, tbt_rule=slo.tbt.rule, e2e_ns=slo.e2e)
+
+
+def to_window(window: Window) -> spec.Window:
+    """Return the run's three parts in ns."""
+    return spec.Window(warm_up_ns=window.warm_up, measured_ns=window.measured, drain_ns=window.drain)
+
+
+def to_rank(manifest: Manifest) -> spec.Rank | None:
+    """Return the declared claim with its load as a number; null when none was declared or when it waits for a search."""
+    rank = manifest.rank
+    if rank is None or rank.metric == "capacity":
+        return None
+    return spec.Rank(
+        metric=rank.metric,
+        at=None if rank.at is None else rank_value(rank.at, is_rate=manifest.load.rate is not None),
+        margin=rank.margin,
+        attainment=rank.attainment,
+        percentile_rule=rank.percentile_rule,
+        confidence=rank.confidence,
+    )
+
+
+def horizon_ns(manifest: Manifest) -> int:
+    """Return how long load flows: through warm-up, measured window and drain."""
+    return to_window(manifest.window).end_ns
+
+
+def slices_by_replicate(loaded: LoadedManifest, points: tuple[spec.LoadPoint, ...]) -> tuple[list[Slice] | None, list[Problem]]:
+    """Return the part of the trace of each replicate, long enough for the highest load point; None: no trace.
+
+    One start per replicate for all load points, so that loads pair too. With arrivals of their own, replicates take rows, not times: equal
+    parts of the window (the whole of it unless the window varies).
+    """
+    manifest = loaded.manifest
+    trace, count = manifest.workload.trace, manifest.replicates.count
+    if trace is None:
+        return None, []
+    varies = manifest.replicates.vary == "window"
+    if manifest.workload.arrivals.process != "trace":
+        if trace.window is None:
+            return None, []
+        return (equal_parts(trace.window, count) if varies else equal_parts(trace.window, 1) * count), []
+    need = needed_ns(horizon_ns(manifest), manifest.workload.transforms, max(p.value for p in points))
+    if need is None:
+        return None, [_short_step(loaded)]
+    window = trace.window or (0, need)
+    found = consecutive(window, need, count) if varies else consecutive(window, need, 1)
+    if found is None:
+        return None, [_too_short(loaded, window, need, count if varies else 1)]
+    return (found if varies else found * count), []
+
+
+def _short_step(loaded: LoadedManifest) -> Problem:
+    return Problem(
+        "window_too_short",
+        f"workload.transforms: a window step leaves less than the {format_duration(horizon_ns(loaded.manifest))} of load that a run needs"
+        " (warm-up + measured + drain, times the compression that follows it)",
+        "widen the step, lower the compression, or shorten the run",
+        loaded.where(("workload", "transforms")),
+    )
+
+
+def _too_short(loaded: LoadedManifest, window: tuple[int, int], need: int, slices: int) -> Problem:
+    manifest = loaded.manifest
+    total, there = need * slices, window[1] - window[0]
+    stop = format_duration(-(-(window[0] + total) // S) * S)
+    return Problem(
+        "window_too_short",
+        f"workload.trace.window has {there / S:g} s of trace, {total / S:g} s are needed: {slices} disjoint slice(s) of {need / S:g} s"
+        f" = (warm-up + measured + drain = {horizon_ns(manifest) / S:g} s) x compression; load must flow until the drain ends",
+        f"widen the window to end at {stop} or later if the trace is that long, or lower count, compression or window lengths"
+        + (", or use vary: seed or vary: none" if slices > 1 else ""),
+        loaded.where(("workload", "trace", "window")),
+    )
+
+
+def plan_workload(
+    manifest: Manifest, load: spec.LoadPoint, replicate: int, part: Slice | None
+) -> tuple[plan.WorkloadPlan, tuple[float, float] | None]:
+    """Return what replicate ``replicate`` sends at ``load``, equal for every arm, and the part of the trace it uses (s).
+
+    Chain: the replicate's slice, the manifest's steps, the load's compression last.
+    """
+    workload, horizon = manifest.workload, horizon_ns(manifest)
+    compressed = load.kind == "time_compression"
+    if part is not None and compressed:
+        need = needed_ns(horizon, workload.transforms, load.value) or (part.stop_ns - part.start_ns)
+        part = Slice(part.start_ns, part.start_ns + need)
+    chain: list[plan.Transform] = []
+    if part is not None:
+        chain.append(plan.WindowTransform(start_s=part.start_ns / S, stop_s=part.stop_ns / S))
+    chain += [_step(step) for step in workload.transforms]
+    if compressed:
+        chain.append(plan.TimeCompress(factor=load.value))
+    built = plan.WorkloadPlan(
+        trace=_trace(workload.trace),
+        lengths=_lengths(workload.lengths),
+        chain=tuple(chain),
+        arrivals=_arrivals(workload.arrivals, load),
+        prompts=plan.PromptPlan(source="text" if workload.prompts.source == "text" else "random-ids"),
+        output=plan.OutputPlan(control=workload.output_length.control, max_tokens=workload.output_length.max_tokens),
+        api=workload.api,
+        horizon_s=horizon / S,
+        seed=replicate_seed(manifest, replicate),
+    )
+    return built, part.seconds if part is not None else None
+
+
+def replicate_seed(manifest: Manifest, replicate: int) -> int:
+    """Return the root seed of a replicate: one for all with ``vary: none``, else its own, so that no prompt and no draw comes twice."""
+    own = manifest.replicates
+    return own.seed if own.vary == "none" else derive(own.seed, "replicate", replicate)
+
+
+def _trace(trace: said.Trace | None) -> plan.TraceSource | None:
+    return None if trace is None else plan.TraceSource(format=trace.format, name=trace.name, sha256=trace.sha256)
+
+
+def _length(length: said.ConstantLength | said.UniformLength) -> plan.LengthDistribution:
+    return plan.LengthDistribution.model_validate(length.model_dump())
+
+
+def _lengths(lengths: said.Lengths | None) -> plan.Lengths | None:
+    return None if lengths is None else plan.Lengths(input=_length(lengths.input), output=_length(lengths.output))
+
+
+def _arrivals(arrivals: said.Arrivals, load: spec.LoadPoint) -> plan.Arrivals:
+    if arrivals.process == "constant":
+        return plan.ConstantArrivals(rate=load.value)
+    if arrivals.process == "poisson":
+        return plan.PoissonArrivals(rate=load.value)
+    if arrivals.process == "gamma":
+        return plan.GammaArrivals(rate=load.value, cv=arrivals.cv or 1.0)
+    return plan.TraceArrivals()
+
+
+def _step(step: said.Step) -> plan.Transform:
+    if isinstance(step, said.WindowStep):
+        return plan.WindowTransform(start_s=step.from_ / S, stop_s=step.to / S)
+    if isinstance(step, said.TimeCompressStep):
+        return plan.TimeCompress(factor=step.factor)
+    if isinstance(step, said.ThinStep):
+        return plan.Thin(keep=step.keep)
+    if isinstance(step, said.ScaleLengthsStep):
+        return plan.ScaleLengths.model_validate(step.model_dump(exclude={"transform"}))
+    raise TypeError(f"{step.transform} has no engine; not_yet should have named it")
