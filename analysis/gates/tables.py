@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from analysis.clocks import MISSING, Int64, Strings
 from analysis.gates.registry import AbsentError
@@ -23,8 +24,9 @@ SERVED = (str(EndKind.COMPLETE), str(EndKind.CLIENT_STOP))
 
 
 def in_order(record: RunRecord) -> pa.Table:
-    """Requests in ascending (arrival_ns, request_id) order: row i is row i of ``Clocks``."""
-    return record.requests.sort_by([("arrival_ns", "ascending"), ("request_id", "ascending")])
+    """Requests without their event lists, in ascending (arrival_ns, request_id) order: row i is row i of ``Clocks``."""
+    flat = record.requests.select([f.name for f in record.requests.schema if not pa.types.is_list(f.type)])
+    return flat.sort_by([("arrival_ns", "ascending"), ("request_id", "ascending")])
 
 
 def integers(table: pa.Table, name: str) -> Int64:
@@ -56,11 +58,10 @@ def need(condition: bool, reason: str) -> None:
 
 def series(table: pa.Table, source: str, metric: str) -> dict[str, tuple[Int64, Floats]]:
     """Samples of one metric by label set: label -> (t_ns, value), in time order; empty when there are none."""
-    rows = zip(*(table[c].to_pylist() for c in ("t_ns", "source", "metric", "labels", "value")), strict=True)
+    wanted = table.filter(pc.and_(pc.equal(table["source"], source), pc.equal(table["metric"], metric)))
     found: dict[str, list[tuple[int, float]]] = {}
-    for t, s, m, labels, value in rows:
-        if s == source and m == metric:
-            found.setdefault(labels or "", []).append((t, value))
+    for t, labels, value in zip(*(wanted[c].to_pylist() for c in ("t_ns", "labels", "value")), strict=True):
+        found.setdefault(labels or "", []).append((t, value))
     return {label: _columns(sorted(points)) for label, points in found.items()}
 
 
@@ -96,6 +97,9 @@ def windowed(record: RunRecord, source: str, metric: str) -> Floats:
 def shares(record: RunRecord, source: str, metric: str) -> dict[str, float]:
     """Growth of a per-process counter over the window per second of wall time, by label.
 
+    Least squares over all samples: two observers of one process (the worker itself and the sampler beside it) differ by a constant, which
+    a slope does not see and a difference of end points would.
+
     Raises AbsentError unless its samples span at least half of the window: less would let half a run go unseen.
     """
     found = series(record.host, source, metric)
@@ -108,7 +112,9 @@ def _growth(record: RunRecord, t: Int64, v: Floats, name: str) -> float:
     t, v = t[mask], v[mask]
     span = int(t[-1] - t[0]) if len(t) > 1 else 0
     need(2 * span >= record.spec.window.measured_ns, f"{name} samples span {span / SECOND:.3g} s, less than half of the measured window")
-    return float((v[-1] - v[0]) / (span / SECOND))
+    seconds = (t - t[0]) / SECOND
+    centred = seconds - seconds.mean()
+    return float((centred * v).sum() / (centred**2).sum())
 
 
 def nearest_rank(values: npt.NDArray[Any], p: float) -> float:

@@ -235,6 +235,12 @@ def stopped(counted: int, *, told: int = 5) -> Callable[[], RunRecord]:
     return make
 
 
+def two_observers(share: float) -> Callable[[], RunRecord]:
+    """The sampler beside the client counts 3 s more than the client itself: threads of its start."""
+    beside = [make_sample(t * S + S // 2, "client", "cpu_s_total", 3.0 + share * (t + 0.5)) for t in range(15)]
+    return lambda: healthy(host=[*make_host_samples(cpu_s_total=share), *beside])
+
+
 def no_flags_endpoint(**args: Any) -> Callable[[], RunRecord]:
     arm = Arm(name="a", runtime="endpoint", args=args, base_url="http://127.0.0.1:1")
     return lambda: healthy(spec=make_spec(arm=arm), facts=make_facts(flags_checked=None, argv=()))
@@ -287,6 +293,8 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("client_headroom", "too many events", "FAIL", spec_(certificate=_CERTIFICATE.model_copy(update={"event_ceiling": 60.0}))),
     ("client_headroom", "client busy", "FAIL", host_(cpu_s_total=0.6)),
     ("client_headroom", "client waits for a core", "FAIL", host_(run_delay_s_total=0.06)),
+    ("client_headroom", "two observers of one process", "PASS", two_observers(0.1)),
+    ("client_headroom", "two observers of one busy process", "FAIL", two_observers(0.6)),
     ("client_headroom", "no CPU samples", "UNKNOWN", without_host("cpu_s_total")),
     ("client_headroom", "host CPU does not matter", "PASS", host_(cpu_busy_ratio=1.0)),
     ("steady_state", "small drift is let through", "PASS", sliding(0.1)),

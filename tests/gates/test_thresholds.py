@@ -14,7 +14,7 @@ from analysis.clocks import MISSING
 from analysis.gates import GATES, CellContext, output_length_agree
 from analysis.gates.counters import area_error
 from analysis.gates.registry import AbsentError, Finding, attempt, combine, failed, passed, unknown
-from analysis.gates.steady import Load, Series, backlog_growth, trend
+from analysis.gates.steady import Series, trend
 from analysis.gates.tables import in_flight, nearest_rank
 from analysis.model import Verdict
 from tests.builders import MS, make_host_samples, make_request, make_server_samples, make_spec
@@ -139,19 +139,19 @@ def test_trend_needs_requests() -> None:
         trend("TBT", few, 59.0, 0.99)
 
 
+def test_a_trend_that_cannot_be_fitted_is_absent_and_never_a_pass() -> None:
+    broken: Series = (np.arange(100.0), np.full(100, np.nan), np.zeros((100, 1)), np.ones(100))
+    with pytest.raises(AbsentError, match="cannot be fitted"):
+        trend("TTFT", broken, 100.0, 0.99)
+
+
 @QUICK
 @given(st.floats(0, 1))
-def test_backlog_grows_exactly_when_more_comes_than_goes(share: float) -> None:
-    arrival = np.arange(0, 100, 0.1)
-    end = arrival + 0.05 + share * arrival
-    nothing = np.full(1000, np.nan)
-    load = Load(arrival, nothing, nothing, end, np.ones(1000), np.ones(1000), np.ones(1000, dtype=bool))
-    found = backlog_growth(load, 0.0, 100.0)
-    assert found.arrivals == 1000
-    expected = 1000 * share / (1 + share)
-    assert found.growth == pytest.approx(expected, abs=3)
-    if abs(expected - 50) > 5:
-        assert found.grows == (expected > 50)
+def test_backlog_fails_when_more_comes_than_goes(share: float) -> None:
+    made = [make_request(i, i * 100 * MS, ttft_ns=50 * MS + int(share * max(0, i - 20) * 100 * MS)) for i in range(140)]
+    expected = share / (1 + share)
+    if abs(expected - 0.05) > 0.02:
+        assert (verdict("backlog", requests=made) is Verdict.FAIL) == (expected > 0.05)
 
 
 @QUICK

@@ -1,24 +1,47 @@
-"""Error rates of the trend and backlog gates against servers whose truth is known (seeded; the registry publishes the bounds)."""
+"""Error rates of the trend and backlog gates against servers whose truth is known (seeded; the registry publishes the bounds).
+
+Seen over several seeds, 600 runs each: steady_state false alarms 0.0-1.0% under gamma arrivals with a swinging rate, 0 in 400 windows of each
+public trace; a server twice as slow at the end found in 97-100%, half as slow again in about 90%. Near saturation with windows shorter than
+ten requests' lives (which window_length refuses) false alarms reach 4%. backlog: false alarms 0.0-1.2%; found at 1.7 times what can be
+served in about 60%, at 2.1 times in 85-95%, at 2.8 times in all.
+"""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from analysis.backlog import overload
+from analysis.clocks import derive_clocks
 from analysis.gates import GATES
 from analysis.gates.registry import AbsentError
-from analysis.gates.steady import RESOLUTION, Load, assess, backlog_growth
+from analysis.gates.steady import RESOLUTION, Load, assess
+from harness.record.spec import Window
+from tests.builders import S, make_record, make_spec
 from tests.gates.queue_model import Floats, Served, Server, bursty, lengths, serve
 
 WARM = 0.15
 """Share of a run that is warm-up."""
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces" / "azure-llm-2023"
+
+
+RECORD = make_record([])
+CLOCKS = derive_clocks(RECORD)
+
+
+def overloaded(load: Load, start: float, stop: float) -> bool:
+    """The analysis' own rule on the arrays of one run."""
+    window = Window(warm_up_ns=round(start * S), measured_ns=round((stop - start) * S), drain_ns=0)
+    record = replace(RECORD, spec=make_spec(window=window))
+    arrival, end = (np.rint(x * S).astype(np.int64) for x in (load.arrival_s, load.end_s))
+    return overload(record, replace(CLOCKS, arrival_ns=arrival, end_ns=end, in_cohort=load.judged)).flag
 
 
 def loads(served: Served) -> Iterator[tuple[Load, float, float]]:
@@ -31,14 +54,14 @@ def alarms(served: Served) -> tuple[float, float, float]:
     """Shares of runs: trend alarms, backlog alarms, and trends that could not have seen a doubling."""
     trend, backlog, blind = [], [], []
     for load, start, stop in loads(served):
-        growth = backlog_growth(load, start, stop)
+        growing = overloaded(load, start, stop)
         try:
-            found = assess(load, stop - start, growing=growth.grows)
+            found = assess(load, stop - start, growing=growing)
         except AbsentError:
             found = []
         trend.append(any(t.drifts for t in found))
         blind.append(min((t.half_width for t in found), default=np.inf) > RESOLUTION)
-        backlog.append(growth.grows)
+        backlog.append(growing)
     return float(np.mean(trend)), float(np.mean(backlog)), float(np.mean(blind))
 
 
