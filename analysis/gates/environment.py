@@ -64,11 +64,11 @@ def _boot(context: RunContext) -> Finding:
 
 
 def _mean(metric: str, limit: float, words: str) -> Callable[[RunContext], Finding]:
-    def check(context: RunContext) -> Finding:
+    def _check(context: RunContext) -> Finding:
         value = float(windowed(context.record, "host", metric).mean())
         return judge(value <= limit, f"{words} {100 * value:.3g}% (limit {100 * limit:g}%)", **{metric: number(value, limit, "ratio")})
 
-    return check
+    return _check
 
 
 _steal = _mean("cpu_steal_ratio", STEAL, "steal")
@@ -76,11 +76,11 @@ _foreign = _mean("foreign_cpu_ratio", FOREIGN, "foreign CPU")
 
 
 def _growth(metric: str, limit: float, unit: str, words: str) -> Callable[[RunContext], Finding]:
-    def check(context: RunContext) -> Finding:
+    def _check(context: RunContext) -> Finding:
         grown = max(0.0, _delta(context, metric))
         return judge(grown <= limit, f"{words} grew by {grown:.4g} {unit} (limit {limit:g})", **{metric: number(grown, limit, unit)})
 
-    return check
+    return _check
 
 
 def _delta(context: RunContext, metric: str) -> float:

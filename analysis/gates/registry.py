@@ -90,13 +90,13 @@ def gate(
 ) -> Callable[[Check], Check]:
     """Register the decorated function under ``code``. Raises ValueError when the code is taken."""
 
-    def register(check: Check) -> Check:
+    def _register(check: Check) -> Check:
         if code in GATES:
             raise ValueError(f"gate={code}: registered twice")
         GATES[code] = Gate(code, protects, scope, threshold, remedy, code not in UNWAIVABLE, check, rates)
         return check
 
-    return register
+    return _register
 
 
 def passed(reason: str, **measured: Any) -> Finding:

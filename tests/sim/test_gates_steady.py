@@ -1,9 +1,9 @@
 """Error rates of the trend and backlog gates against servers whose truth is known (seeded; the registry publishes the bounds).
 
-Seen over several seeds, 600 runs each: steady_state false alarms 0.0-1.0% under gamma arrivals with a swinging rate, 0 in 400 windows of each
-public trace; a server twice as slow at the end found in 97-100%, half as slow again in about 90%. Near saturation with windows shorter than
-ten requests' lives (which window_length refuses) false alarms reach 4%. backlog: false alarms 0.0-1.2%; found at 1.7 times what can be
-served in about 60%, at 2.1 times in 85-95%, at 2.8 times in all.
+Seen over several seeds, 600 runs each: steady_state false alarms 0.0-1.0% under gamma arrivals with a swinging rate, 0 in 400 windows of
+each public trace; a server twice as slow at the end found in 97-100%, half as slow again in about 90%. Near saturation with windows
+shorter than ten requests' lives (which window_length refuses) false alarms reach 4%. backlog: false alarms 0.0-1.2%; found at 1.7 times
+what can be served in about 60%, at 2.1 times in 85-95%, at 2.8 times in all.
 """
 
 from __future__ import annotations
