@@ -1,1 +1,5 @@
-"""One module per system under test."""
+"""Systems under test: one adapter per runtime, their environments and processes."""
+
+from harness.runtimes.registry import get_runtime
+
+__all__ = ["get_runtime"]

@@ -1,0 +1,81 @@
+"""Holding pins against facts. Matched, mismatched or unknown; what is not pinned is not mentioned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from harness.record.facts import Fact, PinResult
+from harness.record.spec import Pins
+
+Rule = Callable[[Any, Any], bool]
+
+
+def equal(expected: Any, observed: Any) -> bool:
+    """Same value; text without regard to case."""
+    if isinstance(expected, str) and isinstance(observed, str):
+        return expected.casefold() == observed.casefold()
+    return bool(expected == observed) and isinstance(expected, bool) == isinstance(observed, bool)
+
+
+def prefix(expected: Any, observed: Any) -> bool:
+    """Driver 580 holds for 580.65.06, not for 5801: the next character must end the number."""
+    want, have = str(expected), str(observed)
+    return have == want or (have.startswith(want) and not (want[-1:].isdigit() and have[len(want) :][:1].isdigit()))
+
+
+def substring(expected: Any, observed: Any) -> bool:
+    """CPU names carry clock rates and marketing words around the model."""
+    return str(expected).casefold() in str(observed).casefold()
+
+
+def check_pins(pins: Pins, facts: Mapping[str, Fact]) -> tuple[PinResult, ...]:
+    """Hold every pin against its fact, in the order of the manifest.
+
+    A degree of parallelism of 1 that no fact speaks of is left out: it is the schema's default, not something the user pinned, and a
+    runtime that cannot be split has no such fact. Above 1, silence is unknown.
+    """
+    return tuple(_hold(*row, facts) for row in _rows(pins, facts))
+
+
+def _rows(pins: Pins, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Any, str, Rule]]:
+    """Yield (pin, expected, fact, rule) of everything that is pinned."""
+    model, hardware = pins.model, pins.hardware
+    rows: list[tuple[str, Any, str, Rule]] = [
+        ("model.id", model.id, "model.id", equal),
+        ("model.revision", model.revision, _revision_fact(facts), _revision),
+        ("model.dtype", model.dtype, "server.dtype", equal),
+        ("model.quantization", model.quantization, "server.quantization", equal),
+        ("hardware.gpu", hardware.gpu, "host.gpu", equal),
+        ("hardware.count", hardware.count, "host.gpu_count", equal),
+        ("hardware.driver", hardware.driver, "host.driver", prefix),
+        ("hardware.cpu", hardware.cpu, "host.cpu_model", substring),
+        ("hardware.cores", hardware.cores, "host.cores", equal),
+    ]
+    yield from (row for row in rows if row[1] is not None)
+    for axis, degree in pins.parallelism.model_dump().items():
+        fact = f"server.{axis}_parallel"
+        if degree != 1 or fact in facts:
+            yield f"parallelism.{axis}", degree, fact, equal
+
+
+def _revision_fact(facts: Mapping[str, Fact]) -> str:
+    """A local directory has no revision; its content digest identifies it more firmly."""
+    revision = facts.get("model.revision")
+    return "model.revision" if revision is not None and revision.value is not None else "model.digest"
+
+
+def _revision(expected: Any, observed: Any) -> bool:
+    """A revision or digest may be abbreviated, to no fewer than 7 digits: below, two contents could share it."""
+    want, have = str(expected), str(observed)
+    return have == want or (len(want) >= 7 and have.startswith(want))
+
+
+def _hold(pin: str, expected: Any, name: str, rule: Rule, facts: Mapping[str, Fact]) -> PinResult:
+    fact = facts.get(name)
+    if fact is None or fact.value is None:
+        reason = fact.reason if fact is not None and fact.reason else f"fact {name} was not collected"
+        return PinResult(pin=pin, expected=expected, result="unknown", reason=reason)
+    held = rule(expected, fact.value)
+    reason = "" if held else f"{name} is {fact.value!r}"
+    return PinResult(pin=pin, expected=expected, observed=fact.value, result="matched" if held else "mismatched", reason=reason)

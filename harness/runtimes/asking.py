@@ -1,0 +1,87 @@
+"""Short GET requests to a server's own pages: readiness, models, version, metrics. Never through a proxy, never following a redirect."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from harness.errors import UsageError
+
+MAX_BODY = 16 << 20
+"""A metrics page is some hundred kB; more than 16 MiB is not one, and must not fill our memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Status and body of one answer."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        """Return the parsed body, or None when it is not JSON."""
+        try:
+            return orjson.loads(self.body)
+        except orjson.JSONDecodeError:
+            return None
+
+
+def split_url(base_url: str) -> tuple[bool, str, int, str]:
+    """Return (tls, host, port, path without trailing slash) of an http(s) URL; UsageError ``bad_url``."""
+    try:
+        parts = urlsplit(base_url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise UsageError.single(
+            "bad_url",
+            f"url={_without_userinfo(base_url)}: must be http(s)://host[:port][/path], without credentials, query or fragment",
+            "write e.g. http://127.0.0.1:8000; keys belong into keys.toml of your configuration folder",
+        )
+    tls = parts.scheme == "https"
+    return tls, parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/")
+
+
+def ask(base_url: str, path: str, *, timeout_s: float = 2.0, headers: Mapping[str, str] | None = None) -> Reply | None:
+    """GET ``base_url + path``; None when nothing answered in time. ``timeout_s`` is for each socket wait."""
+    tls, host, port, prefix = split_url(base_url)
+    connection: http.client.HTTPConnection
+    if tls:
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=ssl.create_default_context())
+    else:
+        connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        connection.request("GET", prefix + path, headers=dict(headers or {}))
+        answer = connection.getresponse()
+        body = answer.read(MAX_BODY + 1)
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    return Reply(answer.status, body) if len(body) <= MAX_BODY else None
+
+
+def ask_json(base_url: str, path: str, *, timeout_s: float = 2.0, headers: Mapping[str, str] | None = None) -> Any:
+    """GET a JSON page; None when nothing answered, the status is not 200 or the body is not JSON."""
+    reply = ask(base_url, path, timeout_s=timeout_s, headers=headers)
+    return reply.json() if reply is not None and reply.status == 200 else None
+
+
+def served_models(base_url: str, headers: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """Entries of GET /v1/models, [] when there is no such list."""
+    page = ask_json(base_url, "/v1/models", headers=headers)
+    data = page.get("data") if isinstance(page, dict) else None
+    return [m for m in data if isinstance(m, dict) and "id" in m] if isinstance(data, list) else []
+
+
+def _without_userinfo(url: str) -> str:
+    """A password typed into a URL must not travel on in an error text."""
+    scheme, at, rest = url.rpartition("@")
+    return f"{scheme.split('//')[0]}//[redacted]@{rest}" if at else url

