@@ -1,0 +1,314 @@
+"""A campaign's analysis as titled tables of text, in the order of the report. The three renderers only lay them out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from analysis.model import (
+    CampaignAnalysis,
+    CellAnalysis,
+    CheckResult,
+    Comparison,
+    Effect,
+    Figure,
+    Outcome,
+    Ranking,
+    Reason,
+    Refusal,
+    RunAnalysis,
+    Standing,
+    Verdict,
+)
+from analysis.report.words import Unit, basis, clean, coordinate, decimals_for, latency_unit, measured, number, percent, shorten, source
+
+OUTCOME_ORDER = (Outcome.VALID, Outcome.MISS, Outcome.REJECTED, Outcome.FAILED, Outcome.CANCELLED, Outcome.OPEN)
+NOT_PASSED = "Gates that did not pass"
+_FAMILIES = ("req/s", "tok/s", "ratio", "s")
+_FAMILY_TITLES = {"req/s": "Request rates", "tok/s": "Token rates", "ratio": "Shares", "s": "Times"}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Header and rows of plain text. ``numeric``: columns set flush right. ``folded``: shown on demand where the medium can."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[int] = frozenset()
+    note: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictView:
+    """What the reader came for. ``reasons`` is empty exactly when a ranking was emitted."""
+
+    ranked: bool
+    headline: str
+    tables: tuple[Table, ...]
+    reasons: tuple[Reason, ...] = ()
+    waivers: tuple[tuple[str, str], ...] = ()
+    incomplete: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The whole report but for its figures."""
+
+    campaign: str
+    question: str
+    evidence: str
+    verdict: VerdictView
+    outcomes: Table
+    numbers: tuple[Table, ...]
+    gates: tuple[Table, ...]
+    gates_by_run: tuple[Table, ...]
+    coordinates: tuple[Table, ...]
+    provenance: tuple[Table, ...]
+    unit: Unit = field(default_factory=lambda: Unit("s"))
+
+
+def build_view(c: CampaignAnalysis) -> View:
+    """Lay out an analysis; nothing is computed here that could change what it says."""
+    unit = latency_unit(list(_all_figures(c)))
+    by_run, overview = _gates_by_run(c), _gate_overview(c)
+    return View(
+        campaign=clean(c.campaign),
+        question=clean(c.question),
+        evidence=_evidence(c),
+        verdict=_verdict(c, unit),
+        outcomes=_outcomes(c),
+        numbers=_numbers(c, unit),
+        gates=(*_standing_gates(c), overview),
+        gates_by_run=by_run,
+        coordinates=_coordinates(c),
+        provenance=_provenance(c),
+        unit=unit,
+    )
+
+
+def _all_figures(c: CampaignAnalysis) -> Iterable[Figure]:
+    for cell in c.cells:
+        yield from cell.figures.values()
+
+
+def _evidence(c: CampaignAnalysis) -> str:
+    classes = ", ".join(sorted({clean(x.evidence_class) for x in c.cells})) or "none"
+    estimands = ", ".join(sorted({clean(x.estimand) for x in c.cells})) or "none"
+    return f"Evidence class: {classes}. Estimand: {estimands}."
+
+
+def _unit_of(figure: Figure, unit: Unit) -> Unit:
+    return unit if figure.unit == "s" else Unit(figure.unit)
+
+
+def _verdict(c: CampaignAnalysis, unit: Unit) -> VerdictView:
+    waivers = tuple((clean(g), clean(r)) for g, r in c.waivers)
+    incomplete = tuple(clean(i) for i in c.incomplete)
+    if isinstance(c.verdict, Refusal):
+        headline = f"No ranking: {clean(c.verdict.title).removeprefix('No ranking').lstrip(': ')}".rstrip(": ")
+        return VerdictView(False, headline, (), tuple(_reason(r) for r in c.verdict.reasons), waivers, incomplete)
+    tables = (_standings(c.verdict, unit), _effects(c.verdict), *_unranked(c.verdict))
+    return VerdictView(True, f"Ranking by {clean(c.verdict.title)}", tables, (), waivers, incomplete)
+
+
+def _reason(reason: Reason) -> Reason:
+    return Reason(clean(reason.code), clean(reason.text), clean(reason.remedy))
+
+
+def _standings(ranking: Ranking, unit: Unit) -> Table:
+    ties = Counter(s.rank for s in ranking.standings)
+    own = _unit_of(ranking.standings[0].figure, unit) if ranking.standings else unit
+    places = own.decimals(s.figure for s in ranking.standings)
+    rows = [_standing(s, own, places, tied=ties[s.rank] > 1) for s in ranking.standings]
+    note = "Equal ranks are ties: the intervals do not tell these arms apart, or show them equivalent."
+    header = ("Rank", "Arm", "Cell", f"{clean(ranking.metric)}, {clean(own.name)}", "Interval", "Basis")
+    return Table("Standings", header, tuple(rows), frozenset({3, 4}), note if max(ties.values(), default=1) > 1 else "")
+
+
+def _standing(s: Standing, own: Unit, places: int, *, tied: bool) -> tuple[str, ...]:
+    place = f"{s.rank} (tie)" if tied else str(s.rank)
+    value, interval = own.value(s.figure, places), own.interval(s.figure.interval, places)
+    return (place, clean(s.arm), clean(s.cell), value, interval, basis(s.figure.interval))
+
+
+def _effects(ranking: Ranking) -> Table:
+    rows = [_effect(e) for e in ranking.effects]
+    level = ", ".join(sorted({percent(e.level) for e in ranking.effects}))
+    note = f"Paired by trace; simultaneous {level} intervals. A verdict needs the whole interval beyond the margin, or inside it."
+    header = ("Pair", "Estimate", "Interval", "Scale", "Margin", "Pairs", "Verdict")
+    return Table("Pairwise effects", header, tuple(rows), frozenset({1, 2, 4, 5}), note if rows else "")
+
+
+def _effect(e: Effect) -> tuple[str, ...]:
+    places = decimals_for([e.estimate, e.low, e.high])
+    interval = f"[{number(e.low, places)}, {number(e.high, places)}]"
+    pair = f"{clean(e.b)} against {clean(e.a)}"
+    return (pair, number(e.estimate, places), interval, e.scale, f"± {number(e.margin)}", str(e.pairs), e.verdict)
+
+
+def _unranked(ranking: Ranking) -> tuple[Table, ...]:
+    rows = [(clean(arm), clean(r.code), clean(r.text), clean(r.remedy)) for arm, reasons in ranking.unranked for r in reasons]
+    return (Table("Unranked arms", ("Arm", "Code", "Reason", "Remedy"), tuple(rows)),) if rows else ()
+
+
+def _outcomes(c: CampaignAnalysis) -> Table:
+    rows = [(clean(x.cell), str(x.outcomes.offered), *(_share(x, o) for o in OUTCOME_ORDER)) for x in c.cells]
+    header = ("Cell", "Offered", *(o.value.capitalize() for o in OUTCOME_ORDER))
+    note = "Every offered request of all replicates, in exactly one class; shares are of the offered requests."
+    broken = [clean(x.cell) for x in c.cells if not x.outcomes.closes()]
+    if broken:
+        note += f" The classes do NOT add up in: {', '.join(broken)}."
+    return Table("Outcomes", header, tuple(rows), frozenset(range(1, len(header))), note)
+
+
+def _share(cell: CellAnalysis, outcome: Outcome) -> str:
+    count, offered = cell.outcomes.counts.get(outcome, 0), cell.outcomes.offered
+    return f"{count} ({percent(count / offered)})" if offered else str(count)
+
+
+def _numbers(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
+    """One table for each unit; diagnostics, which are never ranked, apart and folded."""
+    units = [*_FAMILIES, *sorted({f.unit for f in _all_figures(c)} - set(_FAMILIES))]
+    tables = [_family(c, u, unit, diagnostic=d) for d in (False, True) for u in units]
+    return tuple(t for t in tables if t.rows)
+
+
+def _family(c: CampaignAnalysis, family: str, unit: Unit, *, diagnostic: bool) -> Table:
+    own = unit if family == "s" else Unit(family)
+    wanted = [(cell, f) for cell in c.cells for f in cell.figures.values() if f.unit == family and f.diagnostic == diagnostic]
+    metrics = list(dict.fromkeys(f.metric for _, f in wanted))
+    rows = [row for metric in metrics for row in _metric_rows([(cell, f) for cell, f in wanted if f.metric == metric], own)]
+    title = f"{_FAMILY_TITLES.get(family, 'Figures')}, {clean(own.name)}" + (" (diagnostic: never ranked)" if diagnostic else "")
+    header = ("Metric", "Cell", "Value", "Interval", "n", "Population", "Basis or reason")
+    return Table(title, header, tuple(rows), frozenset({2, 3, 4}), folded=diagnostic)
+
+
+def _metric_rows(figures: Sequence[tuple[CellAnalysis, Figure]], unit: Unit) -> Iterable[tuple[str, ...]]:
+    """One metric over the cells, in one unit and to the same place."""
+    places = unit.decimals(f for _, f in figures)
+    for cell, f in figures:
+        value, interval = unit.value(f, places), unit.interval(f.interval, places)
+        yield (clean(f.metric), clean(cell.cell), value, interval, str(f.n), clean(f.population), _why(f))
+
+
+def _why(figure: Figure) -> str:
+    """What the interval rests on, why there is no number, and what it is divided by."""
+    parts = [basis(figure.interval) if figure.status == "ok" else "", clean(figure.reason)]
+    parts += [f"per {clean(figure.denominator)}"] if figure.denominator else []
+    return "; ".join(p for p in parts if p)
+
+
+def _checks_of(c: CampaignAnalysis) -> Iterable[tuple[str, CheckResult]]:
+    for cell in c.cells:
+        for run in cell.runs:
+            yield from ((run_name(run), check) for check in run.checks)
+        yield from ((clean(cell.cell), check) for check in cell.checks)
+
+
+def run_name(run: RunAnalysis) -> str:
+    """How a run is called in every table."""
+    return f"{clean(run.cell)} / replicate {run.replicate}"
+
+
+def _standing_gates(c: CampaignAnalysis) -> tuple[Table, ...]:
+    """Everything that stands against a claim, and everything waived; runs that answer alike share a row."""
+    places: dict[tuple[str, ...], list[str]] = {}
+    for where, check in _checks_of(c):
+        if check.verdict is not Verdict.PASS:
+            places.setdefault(_check_row(check), []).append(where)
+    rows = tuple((*row, ", ".join(where)) for row, where in places.items())
+    return (Table(NOT_PASSED, (*_CHECK_HEADER, "Where"), rows),) if rows else ()
+
+
+_CHECK_HEADER = ("Gate", "Verdict", "Reason", "Measured", "Protects", "Remedy")
+
+
+def _check_row(check: CheckResult) -> tuple[str, ...]:
+    verdict = check.verdict.value + (f", waived: {clean(check.waived)}" if check.waived is not None else "")
+    protects = ", ".join(p.value for p in check.protects)
+    return (clean(check.code), verdict, clean(check.reason), measured(check), protects, clean(check.remedy))
+
+
+def _gate_overview(c: CampaignAnalysis) -> Table:
+    """Gates by cells, over the runs and the cell's own checks."""
+    codes = list(dict.fromkeys(x.code for _, x in _checks_of(c)))
+    rows = [(clean(code), *(_tally(cell, code) for cell in c.cells)) for code in codes]
+    return Table("Gates by cell", ("Gate", *(clean(x.cell) for x in c.cells)), tuple(rows))
+
+
+def _tally(cell: CellAnalysis, code: str) -> str:
+    found = Counter(x.verdict for x in (*(x for run in cell.runs for x in run.checks), *cell.checks) if x.code == code)
+    return ", ".join(f"{found[v]} {v.value}" for v in (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS) if found[v]) or "not checked"
+
+
+def _gates_by_run(c: CampaignAnalysis) -> tuple[Table, ...]:
+    groups: list[tuple[str, Sequence[CheckResult]]] = []
+    for cell in c.cells:
+        groups += [(run_name(run), run.checks) for run in cell.runs]
+        groups.append((f"{clean(cell.cell)} (all replicates)", cell.checks))
+    return tuple(_gate_table(name, checks) for name, checks in groups if checks)
+
+
+def _gate_table(name: str, checks: Sequence[CheckResult]) -> Table:
+    found = Counter(x.verdict for x in checks)
+    tally = ", ".join(f"{found[v]} {v.value}" for v in (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS) if found[v])
+    return Table(f"{name}: {tally}", _CHECK_HEADER, tuple(_check_row(x) for x in checks), folded=True)
+
+
+def _coordinates(c: CampaignAnalysis) -> tuple[Table, ...]:
+    """Comparisons first; then what every cell shares and what differs between cells."""
+    names = list(dict.fromkeys(n for cell in c.cells for n in cell.coordinates))
+    shared: list[tuple[str, ...]] = []
+    varying: list[tuple[str, ...]] = []
+    for name in names:
+        found = [(cell, coordinate(cell.coordinates[name]), source(cell.coordinates[name])) for cell in c.cells if name in cell.coordinates]
+        if len(found) == len(c.cells) and len({text for _, text, _ in found}) == 1:
+            shared.append((clean(name), shorten(found[0][1]), found[0][2]))
+        else:
+            varying += [(clean(name), clean(cell.cell), shorten(text), by) for cell, text, by in found]
+    tables = [
+        *_comparisons(c),
+        Table("Coordinates that differ between cells", ("Coordinate", "Cell", "Value", "Source"), tuple(varying)),
+        Table("Coordinates that all cells share", ("Coordinate", "Value", "Source"), tuple(shared), folded=True),
+    ]
+    return tuple(t for t in tables if t.rows)
+
+
+def _comparisons(c: CampaignAnalysis) -> list[Table]:
+    rows = [row for pair in c.comparisons for row in _pair_rows(pair)]
+    return [Table("Pairs held side by side", ("Pair", "Comparable", "Coordinate", "Answer", "First", "Second", "Remedy"), tuple(rows))]
+
+
+def _pair_rows(pair: Comparison) -> list[tuple[str, ...]]:
+    start = (f"{clean(pair.a)} against {clean(pair.b)}", "comparable" if pair.comparable else "NOT comparable")
+    if not pair.differences:
+        return [(*start, f"all {pair.equal}", "equal", "", "", "")]
+    return [
+        (*start, clean(d.coordinate), d.answer.replace("_", " "), shorten(coordinate(d.a)), shorten(coordinate(d.b)), clean(d.remedy))
+        for d in pair.differences
+    ]
+
+
+def _provenance(c: CampaignAnalysis) -> tuple[Table, ...]:
+    seals = [(clean(run.path), clean(run.seal_root or "not sealed")) for cell in c.cells for run in cell.runs]
+    rest = [("campaign digest", clean(c.digest))]
+    for key, value in c.provenance.items():
+        rest += _flatten(clean(key), value) if key != "seals" else []
+    return (
+        Table("Instrument and inputs", ("What", "Value"), tuple(rest)),
+        Table("Sealed attempts", ("Attempt", "Root of the seal (sha256)"), tuple(seals)),
+    )
+
+
+def _flatten(key: str, value: object) -> list[tuple[str, str]]:
+    """One row a leaf group: traces and certificates by field, everything else on one line."""
+    if key in ("traces", "certificates") and isinstance(value, list | tuple):
+        return [(f"{key[:-1]} {clean(k)}", coordinate(v)) for item in value if isinstance(item, dict) for k, v in item.items()]
+    if isinstance(value, dict):
+        return [(f"{key}: {clean(k)}", coordinate(v)) for k, v in value.items()]
+    if isinstance(value, list | tuple):
+        return [(key, ", ".join(coordinate(v) for v in value))]
+    return [(key, coordinate(value))]
