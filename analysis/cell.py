@@ -43,9 +43,9 @@ def measure_cell(runs: Replicates) -> CellMeasures:
     """Measure a cell from its replicates. ValueError when there are none.
 
     A rate is the mean over replicates of the replicate's rate. A percentile is the nearest rank over the pooled raw values of all
-    replicates, never an average of percentiles; its interval is a t interval over the replicates' own percentiles and says so, so it need
-    not be centred on the value. A figure that any replicate lacks is lacking in the cell too: leaving that replicate out would choose
-    the data.
+    replicates, never an average of percentiles; its interval is a t interval over the replicates' own percentiles (log scale) and says so,
+    so it need not be centred on the value. A figure that any replicate lacks is lacking in the cell too: leaving that replicate out would
+    choose the data.
     """
     if not runs:
         raise ValueError("runs=(): a cell without a replicate has no figures")
@@ -85,7 +85,7 @@ def _joined(parts: Sequence[Sample]) -> Sample:
 def _percentile(tail: Tail, parts: Sequence[Figure], pooled: Sample, plan: _Plan) -> Figure:
     rule: PercentileRule = "linear" if parts[0].percentile_rule == "linear" else "nearest_rank"
     figure = percentile_figure(tail.metric, pooled, tail.fraction, rule=rule, level=plan.level, diagnostic=tail.diagnostic)
-    interval = replicate_interval(_values(parts), plan.starts, plan.level)
+    interval = replicate_interval(_values(parts), plan.starts, plan.level, log=True)
     if interval is not None:
         interval = replace(interval, method=f"{interval.method} of the replicates' percentiles; the value is pooled")
     return replace(figure, interval=interval)
