@@ -44,7 +44,16 @@ def figures(shift: float) -> dict[str, Figure]:
         Figure("attainment_completed", "ratio", 0.97, "ok", 600, done, diagnostic=True),
         Figure("ttft_p50", "s", 0.0812 - shift / 50, "ok", 600, done, interval=interval(0.078, 0.084)),
         Figure("ttft_p99", "s", 0.412, "ok", 600, done, interval=interval(0.398, 0.431)),
-        Figure("ttft_p99_offered", "s", math.inf, "ok", 610, cohort, reason="more than the tail did not complete", interval=interval(0.4, math.inf)),
+        Figure(
+            "ttft_p99_offered",
+            "s",
+            math.inf,
+            "ok",
+            610,
+            cohort,
+            reason="more than the tail did not complete",
+            interval=interval(0.4, math.inf),
+        ),
         Figure("ttft_p999", "s", None, "withheld", 600, done, reason="insufficient_sample: n=600 requests, at least 1000 are needed"),
         Figure("tbt_p99", "s", 0.0312, "ok", 600, "gaps of completed requests", interval=interval(0.0301, 0.0324)),
         Figure("tpot_p50", "s", None, "undefined", 0, done, reason="every completed request had one token"),
@@ -58,11 +67,25 @@ def checks(fail: bool) -> tuple[CheckResult, ...]:
         CheckResult("partition_closes", Verdict.PASS, "every offered request has one outcome", (one,), "", {"offered": 122}),
         CheckResult("tokens_agree", Verdict.PASS, "client and server count the same tokens", (one,), "", {"differing": 0, "limit": 0}),
         CheckResult("client_slip", Verdict.PASS, "sends were on time", (Claim.LATENCY,), "", {"p99_s": 0.00031, "limit_s": 0.005}),
-        CheckResult("starvation", Verdict.UNKNOWN, "no client identity in this trace", (Claim.FAIRNESS,), "use a trace with clients", waived="One tenant only in this trace."),
+        CheckResult(
+            "starvation",
+            Verdict.UNKNOWN,
+            "no client identity in this trace",
+            (Claim.FAIRNESS,),
+            "use a trace with clients",
+            waived="One tenant only in this trace.",
+        ),
     ]
     if fail:
         found.append(
-            CheckResult("receive_lag", Verdict.FAIL, "p99 above its limit", (Claim.LATENCY, Claim.GOODPUT), "give the client a core", {"p99_s": 0.0041, "limit_s": 0.002})
+            CheckResult(
+                "receive_lag",
+                Verdict.FAIL,
+                "p99 above its limit",
+                (Claim.LATENCY, Claim.GOODPUT),
+                "give the client a core",
+                {"p99_s": 0.0041, "limit_s": 0.002},
+            )
         )
     return tuple(found)
 
@@ -85,7 +108,10 @@ def run(arm: str, replicate: int, *, fail: bool) -> RunAnalysis:
             "ttft_cdf": (tuple(0.05 * lag * slow * math.exp(2.2 * s**2) for s in share), share),
             "tbt_cdf": (tuple(0.0 if s < 0.05 else 0.01 * lag * math.exp(s**3) for s in share), share),
             "slip_cdf": (tuple(0.0001 * lag * math.exp(s) for s in share), share),
-            "in_flight": (tuple(i * 0.25 for i in range(60)), tuple(float(int(4 + 3 * math.sin(i / 5 + replicate) * slow)) for i in range(60))),
+            "in_flight": (
+                tuple(i * 0.25 for i in range(60)),
+                tuple(float(int(4 + 3 * math.sin(i / 5 + replicate) * slow)) for i in range(60)),
+            ),
         },
     )
 
@@ -97,7 +123,9 @@ def outcomes(runs: int) -> Outcomes:
 
 def cell(arm: str, shift: float, *, fail: bool) -> CellAnalysis:
     coordinates: dict[str, Any] = dict(make_coordinates())
-    coordinates["runtime.args"] = make_coordinates(runtime_args=coordinates["runtime.args"].model_copy(update={"value": {"max": arm}}))["runtime.args"]
+    coordinates["runtime.args"] = make_coordinates(runtime_args=coordinates["runtime.args"].model_copy(update={"value": {"max": arm}}))[
+        "runtime.args"
+    ]
     return CellAnalysis(
         cell=f"{arm}@x1",
         arm=arm,
@@ -146,7 +174,15 @@ def campaign(*, refused: bool = False, **changes: Any) -> CampaignAnalysis:
             "version": ["0.1.0"],
             "source_digest": ["d" * 64],
             "measurement_protocol": [1],
-            "traces": [{"format": "azure-2023", "name": "AzureLLMInferenceTrace_conv", "sha256": "3f" * 32, "licence": "CC-BY-4.0", "attribution": "Azure"}],
+            "traces": [
+                {
+                    "format": "azure-2023",
+                    "name": "AzureLLMInferenceTrace_conv",
+                    "sha256": "3f" * 32,
+                    "licence": "CC-BY-4.0",
+                    "attribution": "Azure",
+                }
+            ],
             "certificates": [{"id": "f" * 64, "rate_ceiling": 200.0}],
             "seals": {},
             "epochs": {"budget-512@x1/0": "2026-11-30T03:00:00Z"},

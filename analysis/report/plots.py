@@ -110,7 +110,7 @@ def _lines(c: CampaignAnalysis, name: str, title: str, label: str, unit: Unit, *
     columns = min(len(loads), 3)
     rows = math.ceil(len(loads) / columns)
 
-    def paint(canvas: Canvas) -> None:
+    def _paint(canvas: Canvas) -> None:
         panels = list(canvas.subplots(rows, columns, squeeze=False, sharey=True).flat)
         for panel, load in zip(panels, loads, strict=False):
             cells = [(i, _points(cell, name, unit)) for i, cell in enumerate(c.cells) if cell.load == load]
@@ -123,7 +123,7 @@ def _lines(c: CampaignAnalysis, name: str, title: str, label: str, unit: Unit, *
         _name_cells(canvas, c.cells)
 
     more = " Values at or below the left edge are drawn at it; values that never came (+∞) leave the line below 1." if distribution else ""
-    return Plot(title, _draw(2.9 * rows, paint), f"One line a replicate.{more}")
+    return Plot(title, _draw(2.9 * rows, _paint), f"One line a replicate.{more}")
 
 
 def _panel(panel: Axes, cells: Sequence[tuple[int, list[tuple[list[float], list[float]]]]], *, distribution: bool) -> None:
@@ -163,7 +163,7 @@ def _name_cells(canvas: Canvas, cells: Sequence[CellAnalysis]) -> None:
 
 
 def _outcomes(cells: Sequence[CellAnalysis]) -> Plot:
-    def paint(canvas: Canvas) -> None:
+    def _paint(canvas: Canvas) -> None:
         panel = canvas.subplots()
         for row, cell in enumerate(cells):
             _outcome_bar(panel, row, cell)
@@ -180,7 +180,7 @@ def _outcomes(cells: Sequence[CellAnalysis]) -> Plot:
             canvas.legend(loc="outside upper left", ncols=len(present), frameon=False)
 
     caption = "All offered requests of the measured windows, all replicates together; each is in exactly one class."
-    return Plot("Outcomes", _draw(1.0 + 0.5 * len(cells), paint), caption)
+    return Plot("Outcomes", _draw(1.0 + 0.5 * len(cells), _paint), caption)
 
 
 def _outcome_bar(panel: Axes, row: int, cell: CellAnalysis) -> None:
@@ -201,14 +201,14 @@ def _effects(ranking: Ranking) -> Plot:
     scales = list(dict.fromkeys(e.scale for e in ranking.effects))
     groups = [[e for e in ranking.effects if e.scale == scale] for scale in scales]
 
-    def paint(canvas: Canvas) -> None:
+    def _paint(canvas: Canvas) -> None:
         ratios = [len(g) + 0.5 for g in groups]
         for panel, group in zip(canvas.subplots(len(groups), 1, squeeze=False, height_ratios=ratios).flat, groups, strict=True):
             unit = ranking.standings[0].figure.unit if ranking.standings and group[0].scale == "difference" else ""
             _effect_panel(panel, group, f"{group[0].scale} of {clean(ranking.metric)}{', ' if unit else ''}{clean(unit)}")
 
     caption = "Point and simultaneous interval; the band is the margin within which arms count as equivalent."
-    return Plot("Pairwise effects", _draw(0.9 + 0.45 * len(ranking.effects), paint), caption)
+    return Plot("Pairwise effects", _draw(0.9 + 0.45 * len(ranking.effects), _paint), caption)
 
 
 def _effect_panel(panel: Axes, effects: Sequence[Effect], label: str) -> None:

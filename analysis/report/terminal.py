@@ -23,9 +23,11 @@ def render_terminal(c: CampaignAnalysis, console: Console, *, verdict_only: bool
     _verdict(view.verdict, console)
     if verdict_only:
         return
-    against = [t for t in view.gates if t.title == NOT_PASSED]
-    for table in (view.outcomes, *(t for t in view.numbers if not t.folded), *against):
+    for table in (view.outcomes, *(t for t in view.numbers if not t.folded)):
         _print(table, console)
+    for table in view.gates:
+        if table.title == NOT_PASSED:
+            _gates(table, console)
 
 
 def _verdict(verdict: VerdictView, console: Console) -> None:
@@ -38,6 +40,18 @@ def _verdict(verdict: VerdictView, console: Console) -> None:
         console.print(Text.assemble("  ", ("waived ", "bold yellow"), f"{gate}: {why}"))
     for missing in verdict.incomplete:
         console.print(Text.assemble("  ", ("incomplete ", "bold yellow"), missing))
+
+
+def _gates(table: Table, console: Console) -> None:
+    """As a list: seven columns of prose do not fit a terminal."""
+    console.print()
+    console.print(Text(table.title, style="bold"))
+    for code, verdict, reason, measured, protects, remedy, where in table.rows:
+        style = _STYLES.get(verdict.split(",")[0], "")
+        console.print(Text.assemble("  ", (verdict, style), " ", (code, "bold"), f" (protects {protects}): {reason}"))
+        for line in (measured, f"in {where}", f"-> {remedy}" if remedy else ""):
+            if line:
+                console.print(Text(f"      {line}"))
 
 
 def _print(table: Table, console: Console) -> None:

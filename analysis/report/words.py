@@ -26,7 +26,8 @@ def number(value: float | None, decimals: int | None = None) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     places = decimals_for([value]) if decimals is None else decimals
-    if value and abs(value) < 10**-places / 2:
+    # In a column a small neighbour may lose digits but never vanish; alone, below a thousandth, six places would hold too few.
+    if value and abs(value) < (1e-3 if decimals is None else 10**-places / 2):
         return f"{value:.3g}"
     text = f"{value:.{places}f}"
     return text.rstrip("0").rstrip(".") if decimals is None and "." in text else text
