@@ -99,7 +99,9 @@ def _output(workload: Workload) -> Findings:
     if (arrivals.process == "gamma") != (arrivals.cv is not None):
         remedy = "write arrivals: {process: gamma, cv: 2.0}, or drop cv"
         yield Finding("bad_arrivals", ("workload", "arrivals"), f".process={arrivals.process}: cv belongs to gamma and only to it", remedy)
-    if (workload.prompts.source == "dataset") != (workload.prompts.name is not None and workload.prompts.revision is not None):
+    prompts = workload.prompts
+    named = [prompts.name is not None, prompts.revision is not None]
+    if named != [prompts.source == "dataset"] * 2:
         remedy = "write prompts: {source: dataset, name: NAME, revision: REV}, or drop them"
         yield Finding("bad_prompts", ("workload", "prompts"), ": name and revision belong to the source dataset and only to it", remedy)
 

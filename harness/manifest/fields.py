@@ -51,22 +51,22 @@ def refuse(code: str, what: str, remedy: str) -> PydanticCustomError:
 
 
 def _unit(parse: Callable[[object], float]) -> BeforeValidator:
-    def read(raw: object) -> float:
+    def _read(raw: object) -> float:
         try:
             return parse(raw)
         except units.UnitError as bad:
             raise refuse("bad_unit", bad.what, bad.remedy) from bad
 
-    return BeforeValidator(read)
+    return BeforeValidator(_read)
 
 
 def _within(low: float, high: float, text: str, why: str) -> AfterValidator:
-    def check(value: float) -> float:
+    def _check(value: float) -> float:
         if not (math.isfinite(value) and low <= value <= high):
             raise refuse("out_of_range", f"must lie in {text}: {why}", f"choose a value in {text}")
         return value
 
-    return AfterValidator(check)
+    return AfterValidator(_check)
 
 
 def _quantity(pattern: str, examples: list[str]) -> WithJsonSchema:
@@ -130,12 +130,12 @@ Factor = Annotated[float, _within(1e-3, 1e3, "[0.001, 1000]", "three orders of m
 def _shaped(pattern: str, code: str, what: str, remedy: str) -> AfterValidator:
     compiled = re.compile(pattern[1:-1], re.ASCII)
 
-    def check(value: str) -> str:
+    def _check(value: str) -> str:
         if not compiled.fullmatch(value):
             raise refuse(code, what, remedy)
         return value
 
-    return AfterValidator(check)
+    return AfterValidator(_check)
 
 
 Slug = Annotated[
@@ -149,6 +149,21 @@ Slug = Annotated[
     WithJsonSchema({"type": "string", "pattern": SLUG_PATTERN}),
 ]
 """A name that becomes a folder name."""
+
+
+def _format_one(value: int) -> int:
+    if value != 1:
+        raise refuse(
+            "other_format",
+            "this version reads manifests of format 1",
+            "write trigpoint: 1, or use the version that the manifest was written for",
+        )
+    return value
+
+
+# Not a Literal: to Python true equals 1.
+FormatNumber = Annotated[int, AfterValidator(_format_one), WithJsonSchema({"const": 1})]
+"""The manifest format this version reads."""
 
 Sha256 = Annotated[
     str,

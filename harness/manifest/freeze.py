@@ -8,6 +8,12 @@ from typing import Any
 from harness.manifest.expand import Campaign, PlannedRun
 from harness.record import spec
 
+_CARRIED = (
+    "cell", "arm", "load", "replicate", "server_start", "estimand", "pins", "slo", "window", "replication", "rank", "waivers",
+    "host_profile", "concurrency_cap", "request_timeout_ns", "placement",
+)  # fmt: skip
+"""What a planned run and a spec call by one name."""
+
 
 def freeze(
     run: PlannedRun,
@@ -29,46 +35,33 @@ def freeze(
     ``attempt`` counts from 1. ``trace`` is the trace as found (null: synthetic), ``transforms`` the chain as carried out,
     ``schedule_digest``/``tokenizer_digest``/``source_digest`` hex sha256, ``certificate`` the calibration that the run cites, if any.
     """
-    workload = spec.WorkloadSpec(
-        trace=trace,
-        window_s=run.window_s,
-        transforms=tuple(dict(t) for t in transforms),
-        arrivals=run.workload.arrivals.model_dump(),
-        loop=run.loop,
-        prompts=run.workload.prompts.model_dump(),
-        api=run.workload.api,
-        output_length=run.workload.output.control,
-        max_tokens=run.workload.output.max_tokens,
-        cache=run.cache,
-        prefix_sharing_planned=prefix_sharing_planned,
-        digest=schedule_digest,
-        tokenizer_digest=tokenizer_digest,
-        seed=run.workload.seed,
-    )
+    workload = _sent(run, tuple(dict(t) for t in transforms))
+    found: dict[str, Any] = {"trace": trace, "digest": schedule_digest, "tokenizer_digest": tokenizer_digest}
+    carried: dict[str, Any] = {name: getattr(run, name) for name in _CARRIED}
     return spec.RunSpec(
+        **carried,
         campaign=campaign.name,
         campaign_digest=campaign.digest,
         question=campaign.question,
-        cell=run.cell,
-        arm=run.arm,
-        load=run.load,
-        replicate=run.replicate,
-        server_start=run.server_start,
         attempt=attempt,
-        estimand=run.estimand,
         evidence_class=evidence_class,
-        pins=run.pins,
-        workload=workload,
-        slo=run.slo,
-        window=run.window,
-        replication=run.replication,
-        rank=run.rank,
-        waivers=run.waivers,
-        host_profile=run.host_profile,
-        concurrency_cap=run.concurrency_cap,
-        request_timeout_ns=run.request_timeout_ns,
-        placement=run.placement,
+        workload=spec.WorkloadSpec(**workload, **found, prefix_sharing_planned=prefix_sharing_planned),
         certificate=certificate,
         source_digest=source_digest,
         version=version,
     )
+
+
+def _sent(run: PlannedRun, transforms: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    return {
+        "window_s": run.window_s,
+        "transforms": transforms,
+        "arrivals": run.workload.arrivals.model_dump(),
+        "loop": run.loop,
+        "prompts": run.workload.prompts.model_dump(),
+        "api": run.workload.api,
+        "output_length": run.workload.output.control,
+        "max_tokens": run.workload.output.max_tokens,
+        "cache": run.cache,
+        "seed": run.workload.seed,
+    }

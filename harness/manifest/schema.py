@@ -10,6 +10,7 @@ from harness.manifest.fields import (
     Core,
     Duration,
     Factor,
+    FormatNumber,
     Fraction,
     LoadValue,
     ModelId,
@@ -219,7 +220,7 @@ class Waiver(Section):
 class Manifest(Section):
     """One measurement, complete: what is asked, what is held fixed, what differs, what is sent, and what will be claimed."""
 
-    trigpoint: Literal[1] = Field(description="Version of this manifest format")
+    trigpoint: FormatNumber = Field(description="Version of this manifest format")
     question: Annotated[str, Field(min_length=3, max_length=1000)] = Field(
         description="What the measurement should answer, in one sentence"
     )

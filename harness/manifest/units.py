@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from fractions import Fraction
 
-_NUMBER = r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?"
+_NUMBER = r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,24})?"
 DURATION_PATTERN = rf"^{_NUMBER}(ns|us|ms|s|m|h)$"
 SIZE_PATTERN = rf"^{_NUMBER}(B|KiB|MiB|GiB|TiB)$"
 RATE_PATTERN = rf"^{_NUMBER}/(s|m|h)$"
@@ -28,7 +29,7 @@ class UnitError(ValueError):
         super().__init__(f"{what}: {remedy}")
 
 
-def _split(raw: object, pattern: str, kind: str, example: str) -> tuple[Decimal, str]:
+def _split(raw: object, pattern: str, kind: str, example: str) -> tuple[Fraction, str]:
     if isinstance(raw, bool) or not isinstance(raw, int | float | str):
         raise UnitError(f"not a {kind}", f"write a {kind} such as {example}")
     if not isinstance(raw, str):
@@ -37,10 +38,10 @@ def _split(raw: object, pattern: str, kind: str, example: str) -> tuple[Decimal,
         raise UnitError(f"not a {kind} with a unit this reader knows", f"write it without spaces, e.g. {example}")
     number = re.match(_NUMBER, raw, re.ASCII)
     digits = number.group() if number else ""
-    return Decimal(digits), raw[len(digits) :]
+    return Fraction(digits), raw[len(digits) :]
 
 
-def _whole(value: Decimal, smallest: str) -> int:
+def _whole(value: Fraction, smallest: str) -> int:
     whole = int(value)
     if whole != value:
         raise UnitError(f"finer than one {smallest}", f"round it to a whole number of {smallest}")
@@ -62,7 +63,7 @@ def parse_size(raw: object) -> int:
 def parse_rate(raw: object) -> float:
     """Read ``5/s``, ``90/m`` or ``100/h`` as events per second. Raises UnitError."""
     number, unit = _split(raw, RATE_PATTERN, "rate", "5/s or 90/m")
-    return float(number / _PER[unit])
+    return float(number / _PER[unit.lstrip("/")])
 
 
 def parse_fraction(raw: object) -> float:
