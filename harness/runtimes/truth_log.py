@@ -30,7 +30,8 @@ def save_log(log: Log, path: Path) -> dict[str, Any]:
     lists = [pa.ListArray.from_arrays(pa.array(offsets), pa.array(column[order])) for column in (scheduled, actual)]
     lateness = _lateness(actual - scheduled)
     schema = TRUTH_LOG.with_metadata({"lateness": json.dumps(lateness)})
-    table = pa.Table.from_arrays([pa.array(log.names, pa.string()), pa.array(np.frombuffer(log.received, dtype=np.int64)), *lists], schema)
+    received = pa.array(np.frombuffer(log.received, dtype=np.int64))
+    table = pa.Table.from_arrays([pa.array(log.names, pa.string()), received, *lists], schema=schema)
     part = path.with_suffix(".part")
     with pa.OSFile(str(part), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         writer.write_table(table)
@@ -40,7 +41,7 @@ def save_log(log: Log, path: Path) -> dict[str, Any]:
 
 def read_log(path: Path) -> pa.Table:
     """Read a saved log; ``lateness_of`` reads what it says about itself."""
-    with pa.memory_map(str(path)) as source:
+    with pa.OSFile(str(path)) as source:
         return pa.ipc.open_file(source).read_all()
 
 

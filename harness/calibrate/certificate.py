@@ -1,0 +1,131 @@
+"""Certificates: what was measured, on which host and boot, under which protocol, and up to which rate it held."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from harness.errors import HostError, Problem
+from harness.record.canonical import digest
+from harness.record.spec import CertificateRef
+from harness.system import Frozen
+
+FOLDER = "certificates"
+
+
+class Thresholds(Frozen):
+    """Limits a rate must hold to be certified.
+
+    Slip: the gate ``client_slip`` allows max(1 ms, 1% of the tightest TTFT or E2E limit). A certificate serves runs whose limits are not
+    known yet, so the stricter bound holds: 1 ms. Delivery: a request lost by the engine itself cannot be excused by any limit.
+    """
+
+    slip_p99_ns: int = Field(1_000_000, description="Greatest p99 of send minus intended arrival, ns")
+    delivered: float = Field(1.0, description="Share of the requests that must be served and stamped whole")
+
+
+class RateRow(Frozen):
+    """One rate of the table. Null: there was nothing to take the number from."""
+
+    rate: float = Field(description="Requests per second offered")
+    attempt: int = Field(description="1, or 2 for the one repetition of a rate that did not hold")
+    offered: int
+    delivered: int
+    events: int = Field(description="Token events stamped")
+    events_per_s: float
+    slip_p50_ns: int | None
+    slip_p99_ns: int | None
+    slip_max_ns: int | None
+    ttft_error_p50_ns: int | None
+    ttft_error_p99_ns: int | None
+    tbt_error_p50_ns: int | None
+    tbt_error_p99_ns: int | None
+    client_cpu_us_per_event: float | None = Field(description="CPU time of the load worker over events")
+    reasons: tuple[str, ...] = Field(description="Why the rate is not certified; empty when it is")
+
+    @property
+    def certified(self) -> bool:
+        """The rate held every limit."""
+        return not self.reasons
+
+
+class Certificate(Frozen):
+    """One calibration. ``truth_lateness_*``: how late the truth server itself was; it is logged, so it is no client error."""
+
+    ref: CertificateRef
+    quick: bool
+    thresholds: Thresholds
+    rates: tuple[RateRow, ...]
+    tokens: int = Field(description="Tokens of each answer")
+    truth_ttft_ns: int
+    truth_gap_ns: int
+    truth_lateness_p99_ns: int | None
+    truth_lateness_max_ns: int | None
+    placement: dict[str, list[int]] = Field(description="Cores by role; empty: none reserved")
+
+
+def ceiling(rates: tuple[RateRow, ...]) -> RateRow | None:
+    """The highest rate up to which every tried rate held in one of its attempts; None when the lowest did not.
+
+    One repetition is allowed and shown: a certificate says what this client can do, and a disturbance of the host is not its limit. What it
+    did in a run is judged by the run's own slip.
+    """
+    held = {row.rate: row for row in rates if row.certified}
+    best = None
+    for rate in sorted({row.rate for row in rates}):
+        if rate not in held:
+            break
+        best = held[rate]
+    return best
+
+
+def certificate_id(body: object) -> str:
+    """Hex sha256 over everything a certificate says but its own id."""
+    return digest(body)
+
+
+def save(cache: Path, certificate: Certificate) -> Path:
+    """Write ``<cache>/certificates/<id>.json`` in one step. Raises HostError ``certificate_unwritable``."""
+    folder = cache / FOLDER
+    target = folder / f"{certificate.ref.id}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd, part = tempfile.mkstemp(dir=folder, suffix=".part")
+        with os.fdopen(fd, "w", encoding="utf-8") as sink:
+            sink.write(certificate.model_dump_json(indent=2) + "\n")
+        Path(part).replace(target)
+    except OSError as error:
+        raise HostError(
+            Problem(
+                "certificate_unwritable",
+                f"{target}: {os.strerror(error.errno or 0)}; without it no run can cite this calibration",
+                "make room or name another cache folder",
+            )
+        ) from error
+    return target
+
+
+def load(path: Path) -> Certificate | None:
+    """Read a certificate; None when it is not one, was changed, or another program wrote it: a doubtful one must not be cited."""
+    try:
+        certificate = Certificate.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return certificate if certificate.ref.id == path.stem == certificate_id(body_of(certificate)) else None
+
+
+def body_of(certificate: Certificate) -> dict[str, object]:
+    """Everything the id covers."""
+    document = certificate.model_dump(mode="json")
+    document["ref"].pop("id")
+    return document
+
+
+def find_certificate(cache: Path, host: str, protocol: int) -> CertificateRef | None:
+    """The newest intact certificate of this host and boot under this measurement protocol; None when there is none."""
+    found = [load(path) for path in sorted((cache / FOLDER).glob("*.json"))]
+    fitting = [item.ref for item in found if item is not None and (item.ref.host, item.ref.protocol) == (host, protocol)]
+    return max(fitting, key=lambda ref: (ref.created, ref.id), default=None)
