@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.gates import UNWAIVABLE
 from harness.errors import Problem, UsageError
 from harness.manifest import NEVER_WAIVABLE, LoadedManifest, ManifestError, load_manifest, parse_manifest
 from harness.manifest.load import canonical_json, manifest_digest, resolved_form
@@ -445,3 +446,7 @@ def test_any_value_anywhere_raises_only_usage_errors(path: tuple[Any, ...], valu
     if not problems:
         loaded = parse(text)
         assert parse(canonical_json(resolved_form(loaded.manifest))).digest == loaded.digest
+
+
+def test_loader_and_analysis_agree_on_what_is_never_waived() -> None:
+    assert NEVER_WAIVABLE == UNWAIVABLE
