@@ -49,7 +49,8 @@ def _verdict(verdict: VerdictView) -> Iterator[str]:
     if verdict.reasons:
         yield from ("Reasons, all of them:", "")
     for reason in verdict.reasons:
-        yield f"- **{escape(reason.code)}**: {escape(reason.text)}"
+        yield f"- **{escape(reason.code)}**"
+        yield from (f"  - {escape(text)}" for text in reason.texts)
         yield f"  - Remedy: {escape(reason.remedy)}"
     for gate, why in verdict.waivers:
         yield f"- **Waived: {escape(gate)}**. Reason given: {escape(why)}"

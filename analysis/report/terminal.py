@@ -34,7 +34,9 @@ def _verdict(verdict: VerdictView, console: Console) -> None:
     for table in verdict.tables:
         _print(table, console)
     for reason in verdict.reasons:
-        console.print(Text.assemble("  ", (reason.code, "bold"), f": {reason.text}"))
+        console.print(Text.assemble("  ", (reason.code, "bold")))
+        for text in reason.texts:
+            console.print(Text(f"      {text}"))
         console.print(Text(f"      -> {reason.remedy}"))
     for gate, why in verdict.waivers:
         console.print(Text.assemble("  ", ("waived ", "bold yellow"), f"{gate}: {why}"))

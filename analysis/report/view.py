@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import string
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analysis.model import (
@@ -24,6 +27,7 @@ from analysis.model import (
 from analysis.report.words import Unit, basis, clean, coordinate, decimals_for, latency_unit, measured, number, percent, shorten, source
 
 OUTCOME_ORDER = (Outcome.VALID, Outcome.MISS, Outcome.REJECTED, Outcome.FAILED, Outcome.CANCELLED, Outcome.OPEN)
+_PLACE_AT_END = re.compile(r"(.*) \(([^()]+)\)")
 NOT_PASSED = "Gates that did not pass"
 _FAMILIES = ("req/s", "tok/s", "ratio", "s")
 _FAMILY_TITLES = {"req/s": "Request rates", "tok/s": "Token rates", "ratio": "Shares", "s": "Times"}
@@ -42,13 +46,22 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasonGroup:
+    """Reasons that share code and remedy: one way out, every text of it."""
+
+    code: str
+    remedy: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class VerdictView:
     """What the reader came for. ``reasons`` is empty exactly when a ranking was emitted."""
 
     ranked: bool
     headline: str
     tables: tuple[Table, ...]
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[ReasonGroup, ...] = ()
     waivers: tuple[tuple[str, str], ...] = ()
     incomplete: tuple[str, ...] = ()
 
@@ -109,13 +122,27 @@ def _verdict(c: CampaignAnalysis, unit: Unit) -> VerdictView:
     incomplete = tuple(clean(i) for i in c.incomplete)
     if isinstance(c.verdict, Refusal):
         headline = f"No ranking: {clean(c.verdict.title).removeprefix('No ranking').lstrip(': ')}".rstrip(": ")
-        return VerdictView(False, headline, (), tuple(_reason(r) for r in c.verdict.reasons), waivers, incomplete)
+        return VerdictView(False, headline, (), _group(c.verdict.reasons), waivers, incomplete)
     tables = (_standings(c.verdict, unit), _effects(c.verdict), *_unranked(c.verdict))
     return VerdictView(True, f"Ranking by {clean(c.verdict.title)}", tables, (), waivers, incomplete)
 
 
-def _reason(reason: Reason) -> Reason:
-    return Reason(clean(reason.code), clean(reason.text), clean(reason.remedy))
+def _group(reasons: Sequence[Reason]) -> tuple[ReasonGroup, ...]:
+    """No reason is left out; texts that differ only in the place at their end are told once, with all the places."""
+    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for reason in reasons:
+        found = _PLACE_AT_END.fullmatch(clean(reason.text))
+        text, place = (found[1], found[2]) if found else (clean(reason.text), "")
+        groups.setdefault((clean(reason.code), clean(reason.remedy)), {}).setdefault(text, []).append(place)
+    return tuple(
+        ReasonGroup(code, remedy, tuple(_with_places(text, places) for text, places in texts.items()))
+        for (code, remedy), texts in groups.items()
+    )
+
+
+def _with_places(text: str, places: Sequence[str]) -> str:
+    shown = ", ".join(dict.fromkeys(p for p in places if p))
+    return f"{text} ({shown})" if shown else text
 
 
 def _standings(ranking: Ranking, unit: Unit) -> Table:
@@ -179,25 +206,31 @@ def _numbers(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
 def _family(c: CampaignAnalysis, family: str, unit: Unit, *, diagnostic: bool) -> Table:
     own = unit if family == "s" else Unit(family)
     wanted = [(cell, f) for cell in c.cells for f in cell.figures.values() if f.unit == family and f.diagnostic == diagnostic]
+    bases = dict(zip(dict.fromkeys(basis(f.interval) for _, f in wanted if f.interval), _marks(), strict=False))
     metrics = list(dict.fromkeys(f.metric for _, f in wanted))
-    rows = [row for metric in metrics for row in _metric_rows([(cell, f) for cell, f in wanted if f.metric == metric], own)]
+    rows = [row for metric in metrics for row in _metric_rows([(cell, f) for cell, f in wanted if f.metric == metric], own, bases)]
     title = f"{_FAMILY_TITLES.get(family, 'Figures')}, {clean(own.name)}" + (" (diagnostic: never ranked)" if diagnostic else "")
-    header = ("Metric", "Cell", "Value", "Interval", "n", "Population", "Basis or reason")
-    return Table(title, header, tuple(rows), frozenset({2, 3, 4}), folded=diagnostic)
+    header = ("Metric", "Cell", "Value", "Interval", "n", "Population", "Per, or reason")
+    note = "Intervals: " + "; ".join(f"{mark} = {text}" for text, mark in bases.items()) + "." if bases else ""
+    return Table(title, header, tuple(rows), frozenset({2, 3, 4}), note, folded=diagnostic)
 
 
-def _metric_rows(figures: Sequence[tuple[CellAnalysis, Figure]], unit: Unit) -> Iterable[tuple[str, ...]]:
-    """One metric over the cells, in one unit and to the same place."""
+def _marks() -> Iterable[str]:
+    """a to z, then a2, b2, ...: footnote marks."""
+    return (letter if n == 1 else f"{letter}{n}" for n in itertools.count(1) for letter in string.ascii_lowercase)
+
+
+def _metric_rows(figures: Sequence[tuple[CellAnalysis, Figure]], unit: Unit, bases: Mapping[str, str]) -> Iterable[tuple[str, ...]]:
+    """One metric over the cells, in one unit and to the same place; ``bases``: footnote mark by what an interval rests on."""
     places = unit.decimals(f for _, f in figures)
     for cell, f in figures:
-        value, interval = unit.value(f, places), unit.interval(f.interval, places)
-        yield (clean(f.metric), clean(cell.cell), value, interval, str(f.n), clean(f.population), _why(f))
+        interval = f"{unit.interval(f.interval, places)} {bases[basis(f.interval)]}" if f.interval else ""
+        yield (clean(f.metric), clean(cell.cell), unit.value(f, places), interval, str(f.n), clean(f.population), _why(f))
 
 
 def _why(figure: Figure) -> str:
-    """What the interval rests on, why there is no number, and what it is divided by."""
-    parts = [basis(figure.interval) if figure.status == "ok" else "", clean(figure.reason)]
-    parts += [f"per {clean(figure.denominator)}"] if figure.denominator else []
+    """What a number is divided by, and why there is none."""
+    parts = [clean(figure.denominator) if figure.status == "ok" else "", clean(figure.reason)]
     return "; ".join(p for p in parts if p)
 
 

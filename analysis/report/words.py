@@ -116,6 +116,8 @@ def measured(check: CheckResult) -> str:
 def _brief(value: object) -> str:
     if isinstance(value, float):
         return number(value)
+    if isinstance(value, Mapping) and value.keys() == {"value", "limit", "unit"}:
+        return f"{_brief(value['value'])} (limit {_brief(value['limit'])} {clean(value['unit'])})"
     if isinstance(value, Mapping | list | tuple):
         return shorten(compact(value))
     return clean(value)

@@ -81,7 +81,8 @@ def read_run(path: Path) -> RunRecord:
 
 def find_attempts(campaign: Path) -> list[Path]:
     """Folders of all attempts, sealed or cut, ordered by cell, replicate and number."""
-    found = [p for p in campaign.glob("*/*/*") if p.is_dir() and p.name.isdecimal() and p.parent.name.isdecimal()]
+    # A cell's name begins with a letter or digit, so "[!.]" passes over the campaign's own hidden folders.
+    found = [p for p in campaign.glob("[!.]*/*/*") if p.is_dir() and p.name.isdecimal() and p.parent.name.isdecimal()]
     return sorted(found, key=lambda p: (*_key(p), int(p.name)))
 
 

@@ -303,7 +303,8 @@ def test_attempts_are_ordered_as_numbers(tmp_path: Path) -> None:
     for number in (1, 2, 10):
         (tmp_path / "demo" / "a@x1" / "0" / str(number)).mkdir(parents=True)
         (tmp_path / "demo" / "a@x1" / "0" / str(number) / "SEAL").touch()
-    (tmp_path / "demo" / ".servers" / "log" / "x").mkdir(parents=True)
+    (tmp_path / "demo" / ".servers" / "0" / "1").mkdir(parents=True)
+    assert len(find_attempts(tmp_path / "demo")) == 3
     assert latest_sealed(tmp_path / "demo")[("a@x1", 0)].name == "10"
 
 

@@ -143,6 +143,15 @@ def test_a_refusal_lists_every_reason_remedy_waiver_and_gap(kind: str, refused: 
     assert "budget-512@x1 replicate 4: cut, not sealed" in text
 
 
+def test_alike_reasons_share_a_line_and_none_is_lost() -> None:
+    reasons = [Reason("gate", f"arm {arm}: FAIL: late ({arm}@x1/{i}/1)", "add a core") for arm in "ab" for i in range(3)]
+    text = printed(campaign(refused=True, verdict=Refusal("t", (*reasons, Reason("gate", "no place", "other")))), verdict_only=True)
+    assert "arm a: FAIL: late (a@x1/0/1, a@x1/1/1, a@x1/2/1)" in text
+    assert "arm b: FAIL: late (b@x1/0/1, b@x1/1/1, b@x1/2/1)" in text
+    assert text.count("-> add a core") == 1
+    assert "no place" in text
+
+
 def test_waivers_are_printed_on_a_ranking_too(ranked: str) -> None:
     assert "One tenant only in this trace." in ranked
     assert "One tenant only in this trace." in render_markdown(campaign())
@@ -157,8 +166,8 @@ def test_a_withheld_number_shows_its_reason_and_no_number() -> None:
 
 def test_every_figure_carries_n_and_its_interval() -> None:
     (line,) = [x for x in render_markdown(campaign()).splitlines() if x.startswith("| goodput | budget-8192")]
-    assert "| 10.10 | \\[9.90, 10.30\\] | 610 |" in line
-    assert "95 %, t over replicates, n=5 (replicate)" in line
+    assert "| 10.10 | \\[9.90, 10.30\\] a | 610 |" in line
+    assert "Intervals: a = 95 %, t over replicates, n=5 (replicate)." in render_markdown(campaign())
     assert "measured window W = 12 s" in line
 
 
