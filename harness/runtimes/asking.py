@@ -1,4 +1,4 @@
-"""Short GET requests to a server's own pages: readiness, models, version, metrics. Never through a proxy, never following a redirect."""
+"""Short requests to a server's own pages: readiness, models, version, metrics. Never through a proxy, never following a redirect."""
 
 from __future__ import annotations
 
@@ -49,23 +49,27 @@ def split_url(base_url: str) -> tuple[bool, str, int, str]:
     return tls, parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/")
 
 
-def ask(base_url: str, path: str, *, timeout_s: float = 2.0, headers: Mapping[str, str] | None = None) -> Reply | None:
-    """GET ``base_url + path``; None when nothing answered in time. ``timeout_s`` is for each socket wait."""
+def ask(
+    base_url: str, path: str, *, timeout_s: float = 2.0, headers: Mapping[str, str] | None = None, post: Mapping[str, Any] | None = None
+) -> Reply | None:
+    """GET ``base_url + path``, or POST ``post`` as JSON; None when nothing answered in time. ``timeout_s`` is for each socket wait."""
     tls, host, port, prefix = split_url(base_url)
     connection: http.client.HTTPConnection
     if tls:
         connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=ssl.create_default_context())
     else:
         connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    kind = {"Content-Type": "application/json"} if post is not None else {}
+    body = orjson.dumps(post) if post is not None else None
     try:
-        connection.request("GET", prefix + path, headers=dict(headers or {}))
+        connection.request("GET" if post is None else "POST", prefix + path, body, {**kind, **(headers or {})})
         answer = connection.getresponse()
-        body = answer.read(MAX_BODY + 1)
+        said = answer.read(MAX_BODY + 1)
     except (OSError, http.client.HTTPException):
         return None
     finally:
         connection.close()
-    return Reply(answer.status, body) if len(body) <= MAX_BODY else None
+    return Reply(answer.status, said) if len(said) <= MAX_BODY else None
 
 
 def ask_json(base_url: str, path: str, *, timeout_s: float = 2.0, headers: Mapping[str, str] | None = None) -> Any:

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from harness.errors import HostError, Problem, UsageError
-from harness.record.facts import Fact
-from harness.record.spec import Arm, EvidenceClass, Pins
 from harness.runtimes.asking import ask, ask_json, served_models, split_url
 from harness.runtimes.contract import Command, MetricRule, Target
 from harness.runtimes.models import find_model, model_config
 from harness.runtimes.places import config_dir
 from harness.runtimes.vllm import VllmRuntime
 from harness.runtimes.vllm_facts import known
+from harness.system import Arm, EvidenceClass, Fact, Pins
 
 UNSEEN = "attached endpoint: it does not say, and its host cannot be seen from here"
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})

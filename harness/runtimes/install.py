@@ -20,8 +20,8 @@ from importlib import resources
 from pathlib import Path
 
 from harness.errors import HostError, UsageError
-from harness.record.facts import Fact
 from harness.runtimes.places import cache_dir
+from harness.system import Fact
 
 MARKER = "READY"
 NEEDED_BYTES = 5 * 2**30

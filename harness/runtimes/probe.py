@@ -7,12 +7,11 @@ from pathlib import Path
 
 from harness.clock import NS_PER_S, Clock, MonotonicClock
 from harness.errors import UsageError
-from harness.record.facts import Fact
-from harness.record.spec import Arm, ModelPin, Pins
 from harness.runtimes.models import TINY
 from harness.runtimes.ports import HOST, free_port
 from harness.runtimes.process import ServerProcess
 from harness.runtimes.registry import get_runtime
+from harness.system import Arm, Fact, ModelPin, Pins
 
 READY_S = 300.0
 """Ready was seen after 35-80 s on two cores; a cold disk may double that."""

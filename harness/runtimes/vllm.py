@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from harness.errors import HostError, Problem, UsageError
-from harness.record.facts import Fact
-from harness.record.spec import Arm, EvidenceClass, Pins
 from harness.runtimes import flags
 from harness.runtimes.asking import ask, served_models
 from harness.runtimes.contract import Command, MetricRule, Target
@@ -18,6 +16,7 @@ from harness.runtimes.models import missing_model, model_config, model_dir
 from harness.runtimes.ports import HOST, check_port
 from harness.runtimes.vllm_facts import served_facts
 from harness.runtimes.vllm_log import as_int, cache_config
+from harness.system import Arm, EvidenceClass, Fact, Pins
 
 DUMP_PARSER = """
 import json
@@ -130,6 +129,7 @@ class VllmRuntime:
                 "read the server's log; this adapter knows vLLM's answer only",
             )
         folder = model_dir(pins.model.id)
+        plain = _tokens(base_url, prompt="x", add_special_tokens=False)
         vocab = model_config(folder).get("vocab_size")
         return Target(
             base_url=base_url,
@@ -139,6 +139,8 @@ class VllmRuntime:
             max_model_len=length,
             token_ids=True,
             cacheable_block=_block(base_url),
+            chat_overhead=max(0, _tokens(base_url, messages=[{"role": "user", "content": "x"}], add_generation_prompt=True) - plain),
+            adds_bos=_tokens(base_url, prompt="x", add_special_tokens=True) > plain,
         )
 
     def facts(self, arm: Arm, pins: Pins, base_url: str, log: Path | None) -> dict[str, Fact]:
@@ -231,3 +233,14 @@ def _block(base_url: str) -> int | None:
     page = ask(base_url, "/metrics")
     labels = cache_config(page.body.decode("utf-8", errors="replace")) if page else {}
     return as_int(labels.get("block_size")) if labels.get("enable_prefix_caching") == "True" else None
+
+
+def _tokens(base_url: str, **asked: Any) -> int:
+    """Tokens the server itself counts in a prompt or a chat. HostError ``server_silent``: a guess would make prompts of a wrong length."""
+    reply = ask(base_url, "/tokenize", timeout_s=10.0, post=asked)
+    page = reply.json() if reply is not None and reply.status == 200 else None
+    count = page.get("count") if isinstance(page, dict) else None
+    if not isinstance(count, int):
+        status = reply.status if reply is not None else "no answer"
+        raise HostError.single("server_silent", f"POST /tokenize: {status}, no token count", "read the server's log")
+    return count

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from harness.record.facts import Fact
-from harness.record.spec import Pins
 from harness.runtimes.asking import ask, ask_json, served_models
 from harness.runtimes.digests import file_digest
 from harness.runtimes.install import Environment
@@ -21,6 +19,7 @@ from harness.runtimes.vllm_log import (
     read_head,
     thread_binding,
 )
+from harness.system import Fact, Pins
 
 
 def served_facts(env: Environment | None, pins: Pins, base_url: str, log: Path | None) -> dict[str, Fact]:

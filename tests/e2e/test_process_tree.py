@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -50,7 +51,10 @@ def log_says(process: ServerProcess, *words: str) -> Callable[[], bool]:
 
 
 def gone(pids: tuple[int, ...]) -> bool:
-    alive = [psutil.Process(p) for p in pids if psutil.pid_exists(p)]
+    alive = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            alive.append(psutil.Process(pid))
     return not psutil.wait_procs(alive, timeout=10)[1]
 
 

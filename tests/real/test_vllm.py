@@ -78,6 +78,12 @@ def test_facts_are_the_engine_s_own(server: Running) -> None:
     assert [p.pin for p in wrong if p.result == "mismatched"] == ["model.dtype"]
 
 
+def test_the_target_is_what_the_server_counts(server: Running) -> None:
+    target = server.target
+    assert (target.vocab_size, target.max_model_len, target.cacheable_block, target.adds_bos) == (4096, 4096, None, False)
+    assert target.chat_overhead == 4  # <|begin|> <|user|> ... <|end|> <|assistant|>
+
+
 def test_every_process_is_on_the_given_core(server: Running) -> None:
     tree = server.process.tree_pids()
     assert len(tree) >= 3

@@ -30,6 +30,19 @@ class Site(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        site = self.server
+        assert isinstance(site, Site)
+        count = 5 if "messages" in asked else 2 if asked["add_special_tokens"] else 1
+        site.pages["/tokenize"] = site.pages.get("/tokenize", (200, b"%d"))
+        status, body = site.pages["/tokenize"]
+        body = json.dumps({"count": count}).encode() if body == b"%d" else body
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
     def do_GET(self) -> None:
         site = self.server
         assert isinstance(site, Site)
@@ -120,6 +133,17 @@ def test_vllm_needs_health_too(site: Site) -> None:
     assert VllmRuntime().ready(url(site))
     with pytest.raises(HostError, match="max_model_len"):
         VllmRuntime().target(arm(), PINS, url(site))
+
+
+def test_the_target_takes_token_counts_from_the_server(site: Site) -> None:
+    site.pages = {"/v1/models": (200, b'{"data": [{"id": "tiny", "max_model_len": 64}]}')}
+    pins = Pins(model=ModelPin(id="tiny", dtype="x"))
+    target = VllmRuntime().target(arm(), pins, url(site))
+    assert (target.chat_overhead, target.adds_bos, target.max_model_len, target.vocab_size) == (4, True, 64, 4096)
+    for page in ((404, b""), (200, b"[]")):
+        site.pages["/tokenize"] = page
+        with pytest.raises(HostError, match="tokenize"):
+            VllmRuntime().target(arm(), pins, url(site))
 
 
 def test_a_page_too_large_is_no_page(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
