@@ -91,11 +91,12 @@ def test_throughput_counts_stamps_in_the_window_of_all_requests() -> None:
     before = stream(0, 0, [S], arrival_ns=S + 500 * MS, event_ns=[S + 900 * MS, 2 * S], end_ns=2 * S)
     after = stream(1, 0, [S], arrival_ns=11 * S, event_ns=[12 * S - 1, 12 * S], end_ns=12 * S)
     broken = stream(2, 0, [S, S], arrival_ns=5 * S, event_ns=[6 * S, 7 * S, 8 * S], end_kind="reset")
-    found = figures([before, after, broken], workload=make_workload(output_length="natural"))
+    later = stream(3, 0, [], arrival_ns=11 * S, event_ns=[13 * S], end_ns=13 * S)
+    found = figures([before, after, broken, later], workload=make_workload(output_length="natural"))
     assert found["token_throughput"].value == (1 + 1 + 3) / 10
     assert found["request_throughput"].value == 1 / 10  # only the first ended inside; the broken one never completed
-    assert found["offered_rate"].value == 2 / 10
-    assert found["attainment"].denominator == "offered requests N_off = 2"
+    assert found["offered_rate"].value == 3 / 10
+    assert found["attainment"].denominator == "offered requests N_off = 3"
     assert found["goodput"].denominator == "measured window W = 10 s"
 
 
@@ -144,7 +145,7 @@ def begun(*ns: int) -> dict[str, Any]:
         (Slo(ttft_ns=3 * S), 11 * S + 1, SILENT, True),
         (Slo(ttft_ns=3 * S), 11 * S, SILENT, False),  # a token after the drain's end comes later than the limit
         (Slo(e2e_ns=4 * S), 11 * S, begun(12 * S), True),
-        (Slo(e2e_ns=2 * S), 11 * S, begun(12 * S), False),
+        (Slo(e2e_ns=3 * S), 11 * S, begun(12 * S), False),  # ending after the drain's end would be past the limit
         (Slo(tbt_ns=100 * MS), 11 * S, begun(13 * S, 13 * S + 950 * MS), False),  # a gap was late already
         (Slo(tbt_ns=100 * MS), 11 * S, begun(14 * S - 150 * MS, 14 * S - 100 * MS), False),  # the next gap is late
         (Slo(tbt_ns=100 * MS), 11 * S, begun(14 * S - 150 * MS, 14 * S - 60 * MS), True),

@@ -70,6 +70,19 @@ def test_a_single_burst_at_the_end_is_not_overload() -> None:
     assert not measures.load.flag
 
 
+def test_a_sure_but_small_growth_is_not_overload() -> None:
+    rows = [make_request(i, i * 10 * MS, tokens=1, ttft_ns=MS, **({"end_ns": None} if i % 100 < 3 else {})) for i in range(1400)]
+    load = measure_run(make_record(rows)).load
+    assert load.low > 0
+    assert load.slope == pytest.approx(3.0)  # 3% of the arrivals
+    assert not load.flag
+
+
+def test_equal_stamps_of_different_requests_are_different_reads() -> None:
+    rows = [make_request(i, 3 * S, tokens=1) for i in range(2)]
+    assert measure_run(make_record(rows)).figures["events_per_read_mean"].value == 1.0
+
+
 def test_requests_without_an_end_count_as_unfinished_until_the_drain_ends() -> None:
     rows = [make_request(i, i * 100 * MS, end_kind="drain_end", end_ns=None) for i in range(140)]
     load = measure_run(make_record(rows)).load
