@@ -1,8 +1,9 @@
 """The keeper between us and a server: whatever happens to us, nothing that the server started outlives it.
 
 Run as a script by an isolated interpreter (standard library only). It is the child subreaper of everything the server starts, so processes
-that leave the server's group or session, or whose parent dies, still belong to its tree and can be found. It ends when the control pipe
-closes (we stopped the server, or we died: a SIGKILL closes our end too) or when the server ends, and takes the whole tree with it.
+that leave the server's group or session, or whose parent dies, still belong to its tree and can be found. It ends when anything more
+comes over the control pipe, when that closes, when the process that started it ends (a child forked from that one may hold the pipe
+open), or when the server ends; and it takes the whole tree with it.
 
 PR_SET_PDEATHSIG alone would not do: it reaches only direct children and is lost with every fork that vLLM makes. The server itself still
 gets it, against a SIGKILL of this keeper.
@@ -137,10 +138,11 @@ def keep(control: int, status: int) -> None:
         return
     server = launch(**json.loads(line), close=(control, status, woken, wake))
     _tell(status, f"pid {server}\n")
-    code = _watch(server, control, woken)
+    ends = (control, *_parent())
+    code = _watch(server, ends, woken)
     if code is not None:
         _tell(status, f"exit {code}\n")
-        _last_words(server, control, woken)
+        _last_words(server, ends, woken)
     ended = sweep(server)
     if code is None and ended is not None:
         _tell(status, f"exit {ended}\n")
@@ -153,28 +155,38 @@ def _tell(status: int, line: str) -> None:
         return  # nobody is left to be told
 
 
-def _watch(server: int, control: int, woken: int) -> int | None:
-    """Return the server's exit code, or None when the control pipe closed first."""
+def _parent() -> tuple[int, ...]:
+    """Return a descriptor that becomes readable when our parent ends; () on a kernel without such descriptors (before 5.3)."""
+    try:
+        return (os.pidfd_open(os.getppid()),)
+    except OSError:
+        return ()
+
+
+def _watch(server: int, ends: Sequence[int], woken: int) -> int | None:
+    """Return the server's exit code, or None when we are to end first."""
     while True:
         code = reap(server)
         if code is not None:
             return code
-        ready, _, _ = select.select([control, woken], [], [])
-        if woken in ready:
-            os.read(woken, 4096)
-        if control in ready and not os.read(control, 4096):
+        if _asked_to_end(ends, woken, None):
             return None
 
 
-def _last_words(server: int, control: int, woken: int) -> None:
+def _asked_to_end(ends: Sequence[int], woken: int, wait_s: float | None) -> bool:
+    """Wait for a child to end, for ``wait_s`` to pass, or for one of ``ends``; True for the last."""
+    ready, _, _ = select.select([*ends, woken], [], [], wait_s)
+    if woken in ready:
+        os.read(woken, 4096)
+    return any(end in ready for end in ends)
+
+
+def _last_words(server: int, ends: Sequence[int], woken: int) -> None:
     deadline = time.monotonic() + _LAST_WORDS_S
     while descendants(os.getpid()) and (left := deadline - time.monotonic()) > 0:
-        ready, _, _ = select.select([control, woken], [], [], min(left, 0.05))
-        if woken in ready:
-            os.read(woken, 4096)
-        reap(server)
-        if control in ready:
+        if _asked_to_end(ends, woken, min(left, 0.05)):
             return
+        reap(server)
 
 
 if __name__ == "__main__":

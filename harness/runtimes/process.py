@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -186,6 +187,8 @@ class ServerProcess:
 
     def _close_control(self) -> None:
         if self._control >= 0:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._control, b"stop\n")  # closing is not enough where a forked child of ours still holds the pipe
             os.close(self._control)
             self._control = -1
 

@@ -80,7 +80,9 @@ def test_a_server_that_ends_by_itself_takes_its_tree_along(server: ServerProcess
     assert not server.alive()
 
 
-def test_a_killed_harness_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fork", ["", "os.fork() == 0 and (os.dup2(os.open(os.devnull, os.O_WRONLY), 1), time.sleep(20), os._exit(0))"])
+def test_a_killed_harness_leaves_nothing_behind(tmp_path: Path, fork: str) -> None:
+    """Not even when a child that it forked lives on with copies of its pipes."""
     harness = f"""
     import os, time
     from pathlib import Path
@@ -91,7 +93,9 @@ def test_a_killed_harness_leaves_nothing_behind(tmp_path: Path) -> None:
     log = Path({str(tmp_path / 'log')!r})
     process.start(Command(({sys.executable!r}, "-c", {FAMILY!r}), {{"PATH": os.environ["PATH"]}}, Path("/")), log)
     process.wait_ready(lambda: "stubborn" in log.read_text() and "family" in log.read_text(), 30, MonotonicClock())
-    print(*process.tree_pids(), flush=True)
+    tree = process.tree_pids()
+    {fork}
+    print(*tree, flush=True)
     time.sleep(600)
     """
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(harness)], stdout=subprocess.PIPE, text=True) as running:
@@ -100,6 +104,21 @@ def test_a_killed_harness_leaves_nothing_behind(tmp_path: Path) -> None:
         running.send_signal(signal.SIGKILL)
     assert len(tree) >= 3
     assert gone(tree)
+
+
+def test_stop_does_not_wait_for_a_forked_child_that_holds_the_pipe(server: ServerProcess, tmp_path: Path) -> None:
+    server.start(python("import time; print('up', flush=True); time.sleep(600)"), tmp_path / "log")
+    server.wait_ready(log_says(server, "up"), 30, MonotonicClock())
+    held = os.fork()
+    if held == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        server.stop(0.0)
+        assert server.exit_code() == -signal.SIGKILL
+    finally:
+        os.kill(held, signal.SIGKILL)
+        os.waitpid(held, 0)
 
 
 def test_a_killed_keeper_is_noticed_and_stop_still_clears_the_session(server: ServerProcess, tmp_path: Path) -> None:
