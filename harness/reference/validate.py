@@ -1,6 +1,6 @@
 """Checks that stand between a policy and execution, and between execution and state. All problems are collected; nothing short-circuits.
 
-Every code below has a negative test that changes one invariant and sees exactly that code refused.
+Every code below has a negative test that changes one invariant and sees that code refused.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class Server:
         while due and due[0][0] <= monotonic_ns():
             fired = True
             scheduled, ordinal, stream = due[0]
-            if stream.client.fd not in self._clients:  # gone: the rest of its answer is never written
+            if not self._has(stream.client):  # gone: the rest of its answer is never written
                 heapq.heappop(due)
                 continue
             stream.left -= 1
@@ -214,6 +214,8 @@ class Server:
             self._alarm.arm(due[0][0])
 
     def _send(self, client: Client, data: bytes) -> None:
+        if not self._has(client):
+            return
         if client.backlog:
             client.backlog += data
             return
@@ -268,9 +270,14 @@ class Server:
             self._drop(client)
 
     def _drop(self, client: Client) -> None:
-        if self._clients.pop(client.fd, None) is not None:
+        if self._has(client):
+            del self._clients[client.fd]
             self._epoll.unregister(client.fd)
             client.sock.close()
+
+    def _has(self, client: Client) -> bool:
+        # By identity: the kernel gives a closed connection's number to the next one.
+        return self._clients.get(client.fd) is client
 
 
 def _whole(status: bytes, body: bytes) -> bytes:

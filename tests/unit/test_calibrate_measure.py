@@ -1,0 +1,178 @@
+"""Errors against the logged write, the certification rule, and which certificate a run may cite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.calibrate.certificate import (
+    Certificate,
+    RateRow,
+    Thresholds,
+    body_of,
+    ceiling,
+    certificate_id,
+    find_certificate,
+    load,
+    save,
+)
+from harness.calibrate.drive import QUICK, SETTLE_NS, TOKENS, request_body, stage_arrivals
+from harness.calibrate.measure import Exchange, exchange, nearest_rank, rate_row
+from harness.errors import HostError
+from harness.record.spec import CertificateRef
+from harness.vocabulary import EndKind, EventKind
+
+US, MS = 1_000, 1_000_000
+LIMITS = Thresholds()
+
+
+def stamps(*values: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.asarray(values, dtype=np.int64)
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    kinds = [EventKind.ROLE, EventKind.TOKEN, EventKind.TOKEN, EventKind.USAGE, EventKind.DONE]
+    base = {
+        "arrival_ns": 1_000, "send_ns": 1_500, "end_kind": EndKind.COMPLETE,
+        "event_ns": [5, 10, 25, 25, 25], "event_tokens": [0, 1, 2, 0, 0], "event_kind": [int(k) for k in kinds],
+    }  # fmt: skip
+    return base | changes
+
+
+def made(slip: int = 100 * US, first: int = 50 * US, gap: int = 10 * US, count: int = 3) -> Exchange:
+    truth = np.arange(count, dtype=np.int64) * 10 * MS
+    return Exchange(slip, truth + first + np.arange(count) * gap, truth, True)
+
+
+def test_tokens_that_share_an_event_share_its_stamp() -> None:
+    joined = exchange(row(), stamps(9, 20, 21), 3)
+    assert joined.client.tolist() == [10, 25, 25]
+    assert joined.slip_ns == 500
+    assert joined.delivered
+
+
+@pytest.mark.parametrize(
+    "joined",
+    [
+        exchange(row(), stamps(9, 20), 3),
+        exchange(row(end_kind=EndKind.RESET), stamps(9, 20, 21), 3),
+        exchange(row(event_tokens=[0, 1, 1, 0, 0]), stamps(9, 20, 21), 3),
+        exchange(row(), stamps(), 0),
+    ],
+)
+def test_anything_lost_is_not_delivered(joined: Exchange) -> None:
+    assert not joined.delivered
+
+
+def test_a_request_never_sent_has_no_slip() -> None:
+    never = row(send_ns=None, end_kind=EndKind.NEVER_SENT, event_ns=[], event_tokens=[], event_kind=[])
+    assert exchange(never, stamps(), 3).slip_ns is None
+
+
+def test_errors_are_client_minus_logged_write() -> None:
+    found = rate_row(25, 100, [made()] * 100, 0.006, LIMITS)
+    assert (found.ttft_error_p50_ns, found.tbt_error_p99_ns) == (50 * US, 10 * US)
+    assert (found.delivered, found.events, found.certified) == (100, 300, True)
+    assert found.client_cpu_us_per_event == pytest.approx(20)
+
+
+def test_a_rate_is_certified_at_the_limit_and_not_one_ns_beyond() -> None:
+    at, beyond = ([made()] * 98 + [made(slip=slip)] * 2 for slip in (1 * MS, 1 * MS + 1))
+    assert rate_row(25, 100, at, None, LIMITS).certified
+    assert rate_row(25, 100, beyond, None, LIMITS).reasons == ("slip_p99_ns=1000001: the limit is 1000000",)
+
+
+def test_losses_and_small_samples_are_not_certified() -> None:
+    lost = rate_row(25, 101, [made()] * 100, None, LIMITS)
+    assert lost.reasons[0].startswith("delivered=100 of 101")
+    assert rate_row(25, 99, [made()] * 99, None, LIMITS).reasons == ("offered=99: a p99 needs 100",)
+    assert len(rate_row(25, 100, [], None, LIMITS).reasons) == 2
+    assert rate_row(25, 100, [], None, LIMITS).ttft_error_p99_ns is None
+
+
+@given(st.lists(st.integers(-(10**9), 10**9), min_size=1, max_size=300), st.sampled_from([0.5, 0.95, 0.99]))
+def test_nearest_rank_covers_its_share_and_no_smaller_value_does(values: list[int], p: float) -> None:
+    found = nearest_rank(stamps(*values), p)
+    assert found in values
+    below = sum(v <= found for v in values)
+    assert below >= p * len(values) - 1e-9
+    assert sum(v < found for v in values) < p * len(values)
+
+
+def rate(value: float, *, ok: bool, attempt: int = 1) -> RateRow:
+    return rate_row(value, 100, [made(slip=100 * US if ok else 2 * MS)] * 100, 0.001, LIMITS, attempt)
+
+
+@pytest.mark.parametrize(
+    ("rows", "best"),
+    [
+        ((rate(25, ok=True), rate(50, ok=True)), 50),
+        ((rate(25, ok=True), rate(50, ok=False)), 25),
+        ((rate(25, ok=True), rate(50, ok=False), rate(100, ok=True)), 25),
+        ((rate(25, ok=True), rate(50, ok=False), rate(100, ok=True), rate(50, ok=True, attempt=2)), 100),
+        ((rate(25, ok=False), rate(50, ok=True)), None),
+    ],
+)
+def test_the_ceiling_has_no_hole_below_it(rows: tuple[RateRow, ...], best: float | None) -> None:
+    found = ceiling(rows)
+    assert (found and found.rate) == best
+
+
+def certificate(host: str = "m:b", protocol: int = 1, created: str = "2026-01-01T00:00:00+00:00") -> Certificate:
+    best = rate(25, ok=True)
+    ref = CertificateRef(
+        id="", protocol=protocol, host=host, created=created, rate_ceiling=25, event_ceiling=1000,
+        slip_p99_ns=1, ttft_error_p99_ns=1, tbt_error_p99_ns=1,
+    )  # fmt: skip
+    draft = Certificate(
+        ref=ref, quick=True, thresholds=LIMITS, rates=(best,), tokens=40, truth_ttft_ns=20 * MS, truth_gap_ns=10 * MS,
+        truth_lateness_p99_ns=1, truth_lateness_max_ns=1, placement={},
+    )  # fmt: skip
+    return draft.model_copy(update={"ref": ref.model_copy(update={"id": certificate_id(body_of(draft))})})
+
+
+def test_the_newest_certificate_of_host_boot_and_protocol_is_found(tmp_path: Path) -> None:
+    assert find_certificate(tmp_path, "m:b", 1) is None
+    old, new = certificate(), certificate(created="2026-01-02T00:00:00+00:00")
+    for item in (new, old, certificate(host="m:other-boot"), certificate(protocol=2)):
+        save(tmp_path, item)
+    assert find_certificate(tmp_path, "m:b", 1) == new.ref
+    assert find_certificate(tmp_path, "m:never", 1) is None
+
+
+def test_a_certificate_that_was_changed_or_renamed_is_not_cited(tmp_path: Path) -> None:
+    path = save(tmp_path, certificate())
+    assert load(path) == certificate()
+    text = path.read_text()
+    path.write_text(text.replace('"rate_ceiling": 25.0', '"rate_ceiling": 9000.0'))
+    assert load(path) is None
+    (path.parent / "x.json").write_text(text)
+    (path.parent / "torn.json").write_text(text[:50])
+    assert find_certificate(tmp_path, "m:b", 1) is None
+
+
+def test_an_unwritable_cache_is_a_host_error(tmp_path: Path) -> None:
+    (tmp_path / "certificates").write_text("in the way")
+    with pytest.raises(HostError, match="certificate_unwritable"):
+        save(tmp_path, certificate())
+
+
+def test_the_ladder_offers_each_rate_in_full_and_lets_it_settle() -> None:
+    arrivals, stages = stage_arrivals(QUICK)
+    assert np.bincount(stages).tolist() == [100, 200, 400, 800]
+    assert (np.diff(arrivals) >= 0).all()
+    for index in range(1, 4):
+        assert arrivals[stages == index].min() - arrivals[stages == index - 1].max() >= SETTLE_NS
+    assert stage_arrivals(QUICK)[0].tolist() == arrivals.tolist()
+
+
+def test_bodies_name_their_request() -> None:
+    body = request_body(7)
+    assert b'"user":"c7"' in body
+    assert f'"max_tokens":{TOKENS}'.encode() in body
+    assert body == request_body(7) != request_body(8)
