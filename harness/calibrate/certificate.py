@@ -53,7 +53,8 @@ class RateRow(Frozen):
 
 
 class Certificate(Frozen):
-    """One calibration. ``truth_lateness_*``: how late the truth server itself was; it is logged, so it is no client error."""
+    """One calibration. ``truth_lateness_*``: how late the truth server itself was; it is logged, so it is no client error (the worse
+    of the attempts)."""
 
     ref: CertificateRef
     quick: bool

@@ -85,8 +85,9 @@ def calibrate(
     failed = tuple(row.rate for row in rows if not row.certified)
     if failed:
         say(f"did not hold at {', '.join(f'{rate:g}' for rate in failed)} req/s; trying these once more")
-        again, lateness = rig.measure(Ladder(failed, chosen.seconds), 2)
+        again, later = rig.measure(Ladder(failed, chosen.seconds), 2)
         rows += again
+        lateness = {name: max(value or 0, later[name] or 0) for name, value in lateness.items()}
     best = ceiling(rows)
     if best is None:
         raise _inconclusive(rows)
