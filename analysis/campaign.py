@@ -1,0 +1,128 @@
+"""From sealed records to everything a report prints: each run, each cell, each pair, and the verdict."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from analysis.cell import measure_cell
+from analysis.compare import Side, compare
+from analysis.coordinates import merge_runs, result_coordinates
+from analysis.gates import CellContext, RunContext, cell_checks, run_checks
+from analysis.model import CampaignAnalysis, CellAnalysis, RunAnalysis
+from analysis.ranking import decide, select_load
+from analysis.run import RunMeasures, measure_run
+from harness.errors import UsageError
+from harness.record.reader import RunRecord
+from harness.record.spec import RunSpec
+
+
+def analyze(records: Sequence[RunRecord], *, incomplete: Sequence[str]) -> CampaignAnalysis:
+    """Analyze the sealed replicates of one campaign.
+
+    ``records``: at most one a (cell, replicate); ``incomplete``: planned runs without a readable sealed record, in words. Raises UsageError
+    when there is no record or the records belong to different campaigns.
+    """
+    spec = _one_campaign(records)
+    grouped: dict[str, list[RunRecord]] = defaultdict(list)
+    for record in sorted(records, key=lambda r: (r.spec.cell, r.spec.replicate)):
+        grouped[record.spec.cell].append(record)
+    metric = spec.rank.metric if spec.rank else "goodput"
+    cells = tuple(analyze_cell(group, metric) for group in grouped.values())
+    to_rank = select_load(spec.rank, cells) if spec.rank else list(cells)
+    comparisons = tuple(
+        compare(_side(a), _side(b), same_campaign=True) for a, b in combinations(to_rank, 2) if spec.rank is not None or a.load == b.load
+    )
+    return CampaignAnalysis(
+        campaign=spec.campaign,
+        question=spec.question,
+        digest=spec.campaign_digest,
+        cells=cells,
+        comparisons=comparisons,
+        verdict=decide(spec.rank, spec.slo, cells, comparisons, incomplete),
+        waivers=tuple((w.gate, w.reason) for w in spec.waivers),
+        incomplete=tuple(incomplete),
+        provenance=_provenance(records),
+    )
+
+
+def analyze_cell(records: Sequence[RunRecord], metric: str) -> CellAnalysis:
+    """Analyze the replicates of one cell; ``metric`` frames the result coordinates."""
+    measured = [(record, measure_run(record)) for record in records]
+    contexts = [RunContext(r, m.clocks, m.outcome, m.outcomes, m.figures) for r, m in measured]
+    runs = tuple(_run(c, m) for c, (_, m) in zip(contexts, measured, strict=True))
+    figures, outcomes, design_effect = measure_cell(measured)
+    spec = records[0].spec
+    coordinates = merge_runs([(r.spec.replicate, r.coordinates) for r in records])
+    return CellAnalysis(
+        cell=spec.cell,
+        arm=spec.arm.name,
+        load=f"{spec.load.kind}={spec.load.value:g}",
+        estimand=spec.estimand,
+        evidence_class=spec.evidence_class,
+        runs=runs,
+        outcomes=outcomes,
+        figures=figures,
+        checks=cell_checks(CellContext(contexts, spec)),
+        coordinates={**coordinates, **result_coordinates(spec.rank, metric, spec.slo, spec.load)},
+        declared=spec.arm.declared,
+        design_effect=design_effect,
+    )
+
+
+def side_of(cell: CellAnalysis, spec: RunSpec, metric: str | None, name: str) -> Side:
+    """Frame a cell as one side of a comparison by ``metric`` (None: the declared one)."""
+    own = result_coordinates(spec.rank, metric, spec.slo, spec.load) if metric else {}
+    return Side(name, {**cell.coordinates, **own}, frozenset(cell.declared))
+
+
+def _side(cell: CellAnalysis) -> Side:
+    return Side(cell.cell, cell.coordinates, frozenset(cell.declared))
+
+
+def _run(context: RunContext, measures: RunMeasures) -> RunAnalysis:
+    spec = context.record.spec
+    return RunAnalysis(
+        path=f"{spec.cell}/{spec.replicate}/{spec.attempt}",
+        cell=spec.cell,
+        arm=spec.arm.name,
+        replicate=spec.replicate,
+        server_start=spec.server_start,
+        seal_root=context.record.seal.root,
+        outcomes=measures.outcomes,
+        figures=measures.figures,
+        checks=run_checks(context),
+        series=measures.series,
+    )
+
+
+def _one_campaign(records: Sequence[RunRecord]) -> RunSpec:
+    digests = sorted({r.spec.campaign_digest for r in records})
+    if len(digests) != 1:
+        raise UsageError.single(
+            "records_mixed",
+            f"campaigns={len(digests)} among {len(records)} records: a ranking holds within one campaign",
+            "analyze one campaign's folder; compare across campaigns with `compare --factor`",
+        )
+    return records[0].spec
+
+
+def _provenance(records: Sequence[RunRecord]) -> Mapping[str, Any]:
+    """Where the numbers come from: what a reader needs to find and check them again."""
+    specs = [r.spec for r in records]
+    traces = {s.workload.trace.sha256: s.workload.trace for s in specs if s.workload.trace}
+    certificates = {s.certificate.id: s.certificate for s in specs if s.certificate}
+    return {
+        "version": sorted({s.version for s in specs}),
+        "source_digest": sorted({s.source_digest for s in specs}),
+        "measurement_protocol": sorted({s.measurement_protocol for s in specs}),
+        "traces": [t.model_dump() for t in traces.values()],
+        "certificates": [c.model_dump() for c in certificates.values()],
+        "seals": {f"{s.cell}/{s.replicate}/{s.attempt}": r.seal.root for s, r in zip(specs, records, strict=True)},
+        "arms": {s.arm.name: s.arm.model_dump() for s in specs},
+        "pins": {s.arm.name: s.pins.model_dump() for s in specs},
+        "pin_results": {f"{r.spec.cell}/{r.spec.replicate}": [p.model_dump() for p in r.facts.pins] for r in records},
+        "epochs": {f"{r.spec.cell}/{r.spec.replicate}": r.facts.epoch_wall for r in records},
+    }

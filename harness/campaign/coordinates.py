@@ -1,0 +1,111 @@
+"""Sealing the frame of a run: every registered coordinate from what was declared and what was found out (DESIGN 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.record.coordinates import RUN_COORDINATES, Coordinate, Known, NotApplicable, RunCoordinates, Unknown
+from harness.record.facts import Fact, Facts
+from harness.record.spec import RunSpec
+
+NO_GPU = "none"
+
+
+def build_coordinates(spec: RunSpec, facts: Facts) -> RunCoordinates:
+    """Return all run coordinates of one attempt.
+
+    What the plan decides is *declared*; what was read from server or host is *observed*; for an attached endpoint the user's attestations
+    fill what could not be observed, marked *attested*. The rest is unknown with the reason, never left out.
+    """
+    found = _declared(spec) | _observed(facts.before)
+    for name, value in spec.arm.attested.items():
+        if name in RUN_COORDINATES and not isinstance(found.get(name), Known):
+            found[name] = Known(value=value, source="attested")
+    return RunCoordinates(coordinates={name: found.get(name, Unknown(reason="not recorded")) for name in RUN_COORDINATES})
+
+
+def _say(value: Any) -> Known:
+    return Known(value=value, source="declared")
+
+
+def _declared(spec: RunSpec) -> dict[str, Coordinate]:
+    workload, window, pins = spec.workload, spec.window, spec.pins
+    trace = workload.trace
+    no_trace = NotApplicable(reason="synthetic workload")
+    return {
+        "parallelism.tensor": _say(pins.parallelism.tensor),
+        "parallelism.pipeline": _say(pins.parallelism.pipeline),
+        "parallelism.data": _say(pins.parallelism.data),
+        "parallelism.expert": _say(pins.parallelism.expert),
+        "runtime.name": _say(spec.arm.runtime),
+        "runtime.args": _say(dict(spec.arm.args)),
+        "runtime.env": _say(dict(spec.arm.env)),
+        "workload.trace": _say({"name": trace.name, "sha256": trace.sha256}) if trace else no_trace,
+        "workload.window": _say(list(workload.window_s)) if workload.window_s else no_trace,
+        # Rows kept depend on the window, which is a coordinate of its own; the chain is compared by its parameters.
+        "workload.transforms": _say([_parameters(t) for t in workload.transforms]),
+        "workload.arrivals": _say(dict(workload.arrivals)),
+        "workload.loop": _say(workload.loop),
+        "workload.prompts": _say(dict(workload.prompts)),
+        "workload.api": _say(workload.api),
+        "workload.output_length": _say({"control": workload.output_length, "max_tokens": workload.max_tokens}),
+        "workload.cache": _say(workload.cache),
+        "workload.digests": _say(workload.digest),
+        "workload.estimand": _say(spec.estimand),
+        "evidence.class": _say(spec.evidence_class),
+        "protocol.measurement": _say(spec.measurement_protocol),
+        "window.warm_up": _say(window.warm_up_ns / 1e9),
+        "window.measured": _say(window.measured_ns / 1e9),
+        "window.drain": _say(window.drain_ns / 1e9),
+        "client.concurrency": _say(spec.concurrency_cap if spec.concurrency_cap is not None else "unlimited"),
+        "client.placement": _say({role: list(cpus) for role, cpus in spec.placement.items()}),
+    }
+
+
+def _parameters(transform: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop counts and the window transform's bounds: both vary with the replicate by plan."""
+    name = transform.get("name", transform.get("transform"))
+    drop = {"rows_before", "rows_after"} | ({"start_s", "stop_s"} if name == "window" else set())
+    return {k: v for k, v in transform.items() if k not in drop}
+
+
+OBSERVED: dict[str, str] = {
+    "model.id": "model.id",
+    "model.revision": "model.revision",
+    "model.digest": "model.digest",
+    "tokenizer.digest": "tokenizer.digest",
+    "model.dtype": "server.dtype",
+    "model.quantization": "server.quantization",
+    "hardware.cpu": "host.cpu_model",
+    "hardware.cores": "host.cores",
+    "hardware.memory": "host.memory_gib",
+    "hardware.host": "host.identity",
+    "hardware.gpu": "host.gpu",
+    "hardware.gpu_count": "host.gpu_count",
+    "hardware.driver": "host.driver",
+    "runtime.version": "server.version",
+    "runtime.packages": "server.packages",
+    "runtime.effective_config": "server.effective_config",
+    "runtime.kv_capacity_tokens": "server.kv_capacity_tokens",
+    "client.host": "client.identity",
+}
+"""Coordinate name -> fact it is read from."""
+
+
+def _observed(facts: Mapping[str, Fact]) -> dict[str, Coordinate]:
+    found = {name: _from_fact(facts.get(fact), fact) for name, fact in OBSERVED.items()}
+    if isinstance(found["hardware.gpu"], Known) and found["hardware.gpu"].value == NO_GPU:
+        found["hardware.driver"] = NotApplicable(reason="no accelerator")
+    if isinstance(found["model.revision"], Unknown) and isinstance(found["model.digest"], Known):
+        # The files' digest pins a local model more firmly than a name could.
+        found["model.revision"] = NotApplicable(reason="identified by model.digest")
+    return found
+
+
+def _from_fact(fact: Fact | None, name: str) -> Coordinate:
+    if fact is None:
+        return Unknown(reason=f"fact {name} was not collected")
+    if fact.value is None:
+        return Unknown(reason=fact.reason or f"fact {name} has no value")
+    return Known(value=fact.value, source="observed")

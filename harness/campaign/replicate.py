@@ -1,0 +1,229 @@
+"""One attempt at one replicate, from the started server to the seal."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness.campaign.coordinates import build_coordinates
+from harness.campaign.plan import encode_bodies, replay_plan, schedule_table, truth_table
+from harness.campaign.servers import Server
+from harness.clock import NS_PER_S, Clock
+from harness.errors import HostError, Problem
+from harness.manifest import Campaign, PlannedRun, freeze
+from harness.observe import Sampler, check_pins, host_facts
+from harness.record.attempt import Attempt
+from harness.record.facts import Fact, Facts
+from harness.record.provenance import source_digest, version
+from harness.record.schema import SAMPLES, EndKind
+from harness.record.segments import SegmentWriter
+from harness.record.spec import CertificateRef, RunSpec, TraceRef
+from harness.replay.contract import Progress, ReplayPlan
+from harness.replay.session import ReplaySession, missing_rows
+from workloads import Schedule, build_schedule, load_tokenizer, load_trace, trace_ref
+from workloads.seeds import derive
+
+LEAD_NS = 500_000_000
+"""Between the go signal and the epoch: enough for every worker to have armed its first deadline on a busy host."""
+
+SAMPLE_PERIOD_S = 0.25
+"""Four server gauges a second: an in-flight area over a 10 s window from 40 samples, at a cost of about 1% of a core."""
+
+
+OVERTIME_S = 60.0
+"""The worker closes everything when the drain ends; spooling what is left takes seconds. A minute later it hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What belongs to the user and the machine, never to the manifest."""
+
+    results: Path
+    search_path: tuple[Path, ...]
+    certificate: CertificateRef | None
+    clock: Clock
+    on_progress: Callable[[PlannedRun, Progress, float], None]
+    """called about five times a second with the run, live counts and seconds since the epoch"""
+    say: Callable[[str], None]
+    headers: Callable[[str], Mapping[str, str]] = lambda _url: {}
+    """authorisation headers for a base URL, from the user's configuration"""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Everything decided before the load starts."""
+
+    run: PlannedRun
+    spec: RunSpec
+    schedule: Schedule
+    plan: ReplayPlan
+    facts: Facts
+
+
+def prepare(run: PlannedRun, campaign: Campaign, server: Server, attempt: Attempt, settings: Settings) -> Prepared:
+    """Build the schedule under the server's tokenizer, find facts, hold pins against them, and freeze the spec.
+
+    Raises HostError (exit 3) when a pin does not match and the manifest says to stop: no load is sent.
+    """
+    target = server.target
+    tokens = load_tokenizer(target.tokenizer, vocab_limit=target.vocab_size)
+    schedule = build_schedule(
+        run.workload,
+        tokens=tokens,
+        search_path=settings.search_path,
+        max_model_len=target.max_model_len,
+        chat_overhead=target.chat_overhead,
+        server_adds_bos=target.adds_bos,
+    )
+    facts = _facts_before(run, server)
+    refuse_mismatch(run, facts)
+    spec = freeze(
+        run,
+        campaign,
+        attempt=attempt.number,
+        trace=_trace(run, settings),
+        schedule_digest=schedule.digest,
+        transforms=schedule.transforms,
+        tokenizer_digest=tokens.digest,
+        evidence_class=server.runtime.evidence_class,
+        certificate=settings.certificate,
+        source_digest=source_digest(),
+        version=version(),
+    )
+    bodies = encode_bodies(schedule, run, target)
+    plan = replay_plan(schedule, bodies, run, target, attempt.segments, settings.headers(target.base_url))
+    return Prepared(run, spec, schedule, plan, facts)
+
+
+def _trace(run: PlannedRun, settings: Settings) -> TraceRef | None:
+    source = run.workload.trace
+    return TraceRef(**trace_ref(load_trace(source, settings.search_path))) if source else None
+
+
+def _facts_before(run: PlannedRun, server: Server) -> Facts:
+    before = _all_facts(run, server)
+    return Facts(
+        before=before,
+        pins=check_pins(run.pins, before),
+        flags_checked=True if server.argv else None,  # check_arm raised already if the parser knew a flag not
+        argv=server.argv,
+    )
+
+
+def _all_facts(run: PlannedRun, server: Server) -> dict[str, Fact]:
+    host = host_facts()
+    client = {"client.identity": host["host.identity"]}
+    if not server.runtime.managed:
+        reason = "attached endpoint: its host cannot be seen from here"
+        host = {name: Fact(reason=reason, source="endpoint") for name in host}
+    return host | client | server.runtime.facts(run.arm, run.pins, server.target.base_url, server.log)
+
+
+def refuse_mismatch(run: PlannedRun, facts: Facts) -> None:
+    """Stop before any load is sent when a pin differs from what was found, unless the manifest chose to run unranked."""
+    bad = [p for p in facts.pins if p.result == "mismatched"]
+    if bad and run.on_pin_mismatch == "stop":
+        raise HostError(
+            *(
+                Problem(
+                    "pins_match",
+                    f"{p.pin}={p.expected!r} is pinned, the server has {p.observed!r}: its numbers would belong to another system",
+                    "start what the manifest pins, or pin what you mean to measure",
+                    where=run.cell,
+                )
+                for p in bad
+            )
+        )
+
+
+def execute(prepared: Prepared, server: Server, attempt: Attempt, settings: Settings, manifest_text: str) -> str:
+    """Replay, observe, compact and seal; return the seal's root.
+
+    A server that dies on the way does not raise: its requests end in their outcomes, the record says it did not survive, and is sealed.
+    """
+    attempt.write_manifest(manifest_text)
+    attempt.write_spec(prepared.spec)
+    attempt.write_schedule(schedule_table(prepared.schedule))
+    attempt.write_truth(truth_table(prepared.schedule))
+    session = ReplaySession(prepared.plan, settings.clock)
+    try:
+        session.start()
+        epoch_ns, wall = _drive(session, prepared, server, attempt, settings)
+    except BaseException:
+        session.abort()
+        raise
+    facts = _facts_after(prepared, server, epoch_ns, wall)
+    attempt.write_facts(facts)
+    attempt.write_coordinates(build_coordinates(prepared.spec, facts))
+    if server.log and server.log.exists():
+        shutil.copyfile(server.log, attempt.server_log)
+    else:
+        attempt.server_log.write_text("", encoding="utf-8")
+    attempt.compact(lambda recorded: missing_rows(prepared.plan, recorded, EndKind.CLIENT_FAULT))
+    server.serves += 1
+    return attempt.seal()
+
+
+def _drive(session: ReplaySession, prepared: Prepared, server: Server, attempt: Attempt, settings: Settings) -> tuple[int, str]:
+    epoch_ns = settings.clock.now_ns() + LEAD_NS
+    wall = datetime.fromtimestamp(time.time() + LEAD_NS / NS_PER_S, UTC).isoformat()
+    writers = [SegmentWriter(attempt.segments, name, SAMPLES, clock=settings.clock) for name in ("server-s0", "host-h0")]
+    sampler = _sampler(session, prepared, server, epoch_ns, settings, writers)
+    attempt.observe("epoch", monotonic_ns=epoch_ns, wall=wall)
+    sampler.scrape_now(settings.clock.now_ns() - epoch_ns)
+    session.go(epoch_ns)
+    sampler.start()
+    try:
+        _watch(session, prepared, epoch_ns, settings)
+    finally:
+        sampler.stop()
+    summary = session.summary()
+    sampler.scrape_now(settings.clock.now_ns() - epoch_ns)
+    for writer in writers:
+        writer.close()
+    for failure in sampler.failures():
+        attempt.observe("scrape_failed", **failure)
+    attempt.observe("replay", offered=summary.offered, recorded=summary.recorded, fault=summary.fault)
+    return epoch_ns, wall
+
+
+def _sampler(
+    session: ReplaySession, prepared: Prepared, server: Server, epoch_ns: int, settings: Settings, writers: list[SegmentWriter]
+) -> Sampler:
+    roles = {"client": session.worker_pid, "spooler": session.spooler_pid}
+    if server.process:
+        roles["server"] = server.process.pid
+    path = server.runtime.metrics_path
+    return Sampler(
+        *writers,
+        clock=settings.clock,
+        epoch_ns=epoch_ns,
+        period_s=SAMPLE_PERIOD_S,
+        jitter_seed=derive(prepared.run.workload.seed, "sampling-jitter", prepared.run.arm.name),
+        roles=roles,
+        metrics_url=server.target.base_url + path if path else None,
+        rules=server.runtime.metrics,
+    )
+
+
+def _watch(session: ReplaySession, prepared: Prepared, epoch_ns: int, settings: Settings) -> None:
+    limit_s = prepared.plan.end_ns / NS_PER_S + OVERTIME_S
+    while not session.finished(0.2):
+        elapsed = (settings.clock.now_ns() - epoch_ns) / NS_PER_S
+        settings.on_progress(prepared.run, session.progress(), elapsed)
+        if elapsed > limit_s:
+            session.abort(f"still running {OVERTIME_S:g} s after the drain")
+
+
+def _facts_after(prepared: Prepared, server: Server, epoch_ns: int, wall: str) -> Facts:
+    state = server.exit_state()
+    after: dict[str, Fact] = host_facts() if server.runtime.managed else {}
+    if state.survived:
+        after = _all_facts(prepared.run, server)
+    changes: dict[str, Any] = {"after": after, "server_exit": state, "epoch_monotonic_ns": epoch_ns, "epoch_wall": wall}
+    return prepared.facts.model_copy(update=changes)

@@ -1,0 +1,110 @@
+"""Keeping the server under test: one at a time, started for a server start of an arm, shared by the replicates that declare it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from harness.clock import Clock
+from harness.errors import HostError, UsageError
+from harness.manifest import PlannedRun
+from harness.record.facts import ServerExit
+from harness.runtimes import get_runtime
+from harness.runtimes.contract import Runtime, Target
+from harness.runtimes.process import ServerProcess, free_port
+
+READY_DEADLINE_S = 300.0
+"""vLLM on two CPU cores was seen ready after 50-80 s; a large model on a cold disk takes minutes. Past this something is wrong."""
+
+
+@dataclass(slots=True)
+class Server:
+    """A running server, ours or somebody else's (``process`` None)."""
+
+    key: tuple[str, int]
+    runtime: Runtime
+    target: Target
+    process: ServerProcess | None
+    log: Path | None
+    argv: tuple[str, ...]
+    serves: int = 0
+    """replicates it has served"""
+
+    def exit_state(self) -> ServerExit:
+        """Say whether it still serves, and how it ended if it does not."""
+        if self.process is None:
+            return ServerExit(survived=self.runtime.ready(self.target.base_url))
+        alive = self.process.alive()
+        tail = () if alive else tuple(self.process.log_tail(20))
+        return ServerExit(survived=alive, pid=self.process.pid, exit_code=None if alive else self.process.exit_code(), log_tail=tail)
+
+
+class Keeper:
+    """Hands out the server a run needs and stops the one before it. Use as a context manager: nothing is left running."""
+
+    def __init__(self, folder: Path, clock: Clock, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._say = say
+        self._server: Server | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+
+    def use(self, run: PlannedRun) -> Server:
+        """Return the server of the run's arm and server start, starting it when it is not the one that runs."""
+        key = (run.arm.name, run.server_start)
+        if self._server and self._server.key == key and self._server.exit_state().survived:
+            return self._server
+        self.stop()
+        self._server = self._start(run, key)
+        return self._server
+
+    def stop(self) -> None:
+        """Stop the current server and everything it started."""
+        if self._server and self._server.process:
+            self._server.process.stop()
+        self._server = None
+
+    def _start(self, run: PlannedRun, key: tuple[str, int]) -> Server:
+        runtime = get_runtime(run.arm.runtime)
+        check_arm(runtime, run)
+        if not runtime.managed:
+            base_url = run.arm.base_url or ""
+            if not runtime.ready(base_url):
+                raise HostError.single(
+                    "endpoint_unreachable",
+                    f"url={base_url}: nothing answers there as an OpenAI-compatible server",
+                    "start the server, or correct the arm's url",
+                )
+            return Server(key, runtime, runtime.target(run.arm, run.pins, base_url), None, None, ())
+        return self._launch(runtime, run, key)
+
+    def _launch(self, runtime: Runtime, run: PlannedRun, key: tuple[str, int]) -> Server:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        port = free_port()
+        log = self._folder / f"{key[0]}-{key[1]}.log"
+        command = runtime.command(run.arm, run.pins, port, self._folder)
+        process = ServerProcess()
+        self._say(f"starting {run.arm.runtime} for arm {key[0]} (start {key[1]})")
+        try:
+            process.start(command, log, cpus=run.placement.get("server", ()))
+            base_url = f"http://127.0.0.1:{port}"
+            process.wait_ready(lambda: runtime.ready(base_url), READY_DEADLINE_S, self._clock)
+            target = runtime.target(run.arm, run.pins, base_url)
+        except BaseException:
+            process.stop()
+            raise
+        return Server(key, runtime, target, process, log, command.argv)
+
+
+def check_arm(runtime: Runtime, run: PlannedRun) -> None:
+    """Raise every problem of an arm that can be known before a start."""
+    problems = runtime.check(run.arm, run.pins)
+    if problems:
+        raise UsageError(*problems)

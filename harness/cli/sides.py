@@ -1,0 +1,60 @@
+"""From what a user names (an attempt, a cell, a campaign, a paper's result) to what analysis compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from analysis.campaign import analyze, side_of
+from analysis.compare import Side
+from analysis.model import CampaignAnalysis
+from analysis.papers import find_paper, read_papers
+from harness.cli.places import attempts_below
+from harness.errors import Problem, TrigpointError, UsageError
+from harness.record.journal import read_campaign
+from harness.record.reader import RunRecord, find_attempts, latest_sealed, read_run
+
+PAPER = "paper:"
+
+
+def load_records(path: Path) -> tuple[list[RunRecord], list[str]]:
+    """Read every latest sealed attempt below ``path``; an unreadable one is named, the others are kept."""
+    records, broken = [], []
+    for attempt in attempts_below(path):
+        try:
+            records.append(read_run(attempt))
+        except TrigpointError as error:
+            broken.append(f"{attempt}: {error.problems[0].what}")
+    return records, broken
+
+
+def analyze_campaign(folder: Path) -> CampaignAnalysis:
+    """Analyze a campaign folder: what was planned against what is sealed."""
+    header = read_campaign(folder)
+    records, broken = load_records(folder)
+    sealed = latest_sealed(folder)
+    missing = [f"{cell} replicate {r}: {_state(folder, cell, r)}" for cell, r in header.planned if (cell, r) not in sealed]
+    if not records:
+        raise UsageError(Problem("no_sealed_run", f"runs=0 sealed in {folder}: there is nothing to analyze", "run the campaign first"))
+    return analyze(records, incomplete=(*missing, *broken))
+
+
+def _state(folder: Path, cell: str, replicate: int) -> str:
+    here = folder / cell / str(replicate)
+    return "cut, not sealed" if any(a.is_relative_to(here) for a in find_attempts(folder)) else "not run"
+
+
+def resolve_side(name: str, metric: str | None, papers: Path | None) -> tuple[Side, str | None]:
+    """Return the side a name stands for and the digest of its campaign (None for a paper)."""
+    if name.startswith(PAPER):
+        if papers is None:
+            raise UsageError.single("papers_missing", f"{name} names a paper's result, but no registry was given", "add --papers FILE")
+        return find_paper(read_papers(papers), name.removeprefix(PAPER)).side, None
+    records, broken = load_records(Path(name))
+    cells = sorted({r.spec.cell for r in records})
+    if len(cells) != 1:
+        what = f"{name} holds {len(cells)} cells ({', '.join(cells) or 'none'}); a side of a comparison is one cell"
+        raise UsageError.single(
+            "side_ambiguous" if cells else "side_empty", what, "name one cell's folder: CAMPAIGN/CELL", "; ".join(broken)
+        )
+    cell = analyze(records, incomplete=()).cells[0]
+    return side_of(cell, records[0].spec, metric, name), records[0].spec.campaign_digest

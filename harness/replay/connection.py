@@ -1,0 +1,224 @@
+"""One HTTP/1.1 connection on the hot path: stamp every read once, keep the body bytes, decide nothing that can wait."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import httptools
+
+from harness.record.schema import EndKind
+from harness.replay.exchange import Exchange
+from harness.wire.contract import Decoder
+
+MAX_HEAD_BYTES = 256 * 1024
+"""Four times what common servers accept as a request head; a response head that has not ended by then never will."""
+
+
+class Owner(Protocol):
+    """What a connection tells its engine."""
+
+    live_decoder: Callable[[], Decoder]
+
+    def released(self, connection: Connection) -> None:
+        """The connection is clean and idle."""
+        ...
+
+    def lost(self, connection: Connection) -> None:
+        """The connection is closed."""
+        ...
+
+    def ended(self, exchange: Exchange, kind: EndKind, now_ns: int, error: str) -> None:
+        """The exchange is over."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """Carries one exchange at a time, never two: pipelining would make one request's body delay another's."""
+
+    def __init__(self, owner: Owner, sock: socket.socket | None) -> None:
+        self._owner = owner
+        self._sock = sock  # None under TLS, where only the transport can write
+        self._transport: asyncio.Transport | None = None
+        # The parser refers back to us; ``connection_lost`` cuts the cycle, for the collector is off.
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._exchange: Exchange | None = None
+        self._now_ns = 0
+        self._head_bytes = 0
+        self._headers: dict[bytes, bytes] = {}
+        self._interim = False
+        self._complete = False
+        self._keep = False
+        self._broken = ""
+        self.served = False
+
+    # -- what the engine asks
+
+    def send(self, exchange: Exchange, payload: bytes) -> None:
+        """Hand a whole request to the socket without blocking; what the kernel does not take at once, the transport writes."""
+        self._exchange = exchange
+        exchange.connection = self
+        exchange.reused = self.served
+        self.served = True
+        self._head_bytes = 0
+        self._complete = self._keep = False
+        exchange.send_ns = time.monotonic_ns()
+        transport = self._open_transport()
+        if self._sock is None:
+            transport.write(payload)
+            return
+        try:
+            taken = self._sock.send(payload)
+        except BlockingIOError:
+            taken = 0
+        except OSError as error:
+            self.stop(EndKind.RESET, f"the connection broke while sending: {error.strerror}")
+            return
+        if taken < len(payload):
+            transport.write(memoryview(payload)[taken:])
+
+    def stale(self) -> bool:
+        """Whether the server has closed, or spoken out of turn, since the last read: one look into the socket, about a microsecond."""
+        if self._sock is None:
+            return False
+        try:
+            self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def stop(self, kind: EndKind, error: str = "") -> None:
+        """End the exchange from our side, now, and close."""
+        self._finish(kind, time.monotonic_ns(), error, keep=False)
+
+    def close(self) -> None:
+        """Close at once, dropping what was not written."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- what the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        # A cast, not a check: uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Stamp, split HTTP, and see whether the exchange is over."""
+        self._now_ns = time.monotonic_ns()
+        exchange = self._exchange
+        if exchange is None or self._parser is None:
+            self.close()  # bytes that answer nothing: whatever follows could not be trusted
+            return
+        self._head_bytes += len(data) if exchange.headers_ns is None else 0
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError as error:
+            self.stop(EndKind.CLIENT_FAULT, f"a parser callback failed: {error.__context__!r}")
+            return
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._broken = self._broken or f"bad HTTP: {error}"
+        self._after_read(exchange)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the exchange that was under way and cut every cycle."""
+        self._transport = self._parser = self._sock = None
+        self._owner.lost(self)
+        exchange = self._exchange
+        if exchange is None:
+            return
+        if exc is None and exchange.until_eof:
+            self._finish(EndKind.COMPLETE, time.monotonic_ns(), "", keep=False)
+        else:
+            how = "closed by the server before the response ended" if exc is None else f"connection broke: {type(exc).__name__}"
+            self._finish(EndKind.RESET, time.monotonic_ns(), how, keep=False)
+
+    # -- what the parser calls
+
+    def on_message_begin(self) -> None:
+        """Start a response head; one behind a finished response is excess."""
+        self._keep = False
+        if self._complete:
+            self._broken = "bytes behind the end of the response"
+        self._headers.clear()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header until the head is whole."""
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        """Read status and framing."""
+        exchange, parser, headers = self._exchange, self._parser, self._headers
+        if exchange is None or parser is None or self._complete:
+            return
+        status = parser.get_status_code()
+        if status < 200:
+            self._interim = True
+            self._broken = "101: the server switched protocols" if status == 101 else self._broken
+            return
+        exchange.status, exchange.headers_ns = status, self._now_ns
+        exchange.stream = headers.get(b"content-type", b"").lower().startswith(b"text/event-stream")
+        exchange.until_eof = b"content-length" not in headers and b"transfer-encoding" not in headers and status not in (204, 304)
+        encoding = headers.get(b"content-encoding", b"identity").lower()
+        if encoding != b"identity":
+            self._broken = f"content-encoding={encoding[:20]!r}, which nobody asked for"
+        elif exchange.stop_after >= 0 and exchange.stream and 200 <= status < 300:
+            exchange.decoder = self._owner.live_decoder()
+
+    def on_body(self, body: bytes) -> None:
+        """Keep stamped bytes; decode only where a count must be known live."""
+        exchange = self._exchange
+        if exchange is None or self._complete:
+            return
+        exchange.stamps.append(self._now_ns)
+        exchange.chunks.append(body)
+        if exchange.decoder is not None:
+            exchange.decoder.feed(self._now_ns, body)
+
+    def on_message_complete(self) -> None:
+        """Remember the end; it is acted upon when the whole read has been seen."""
+        if self._interim:
+            self._interim = False
+            return
+        parser = self._parser
+        self._complete = True
+        self._keep = parser is not None and parser.should_keep_alive()
+
+    # -- ends
+
+    def _after_read(self, exchange: Exchange) -> None:
+        decoder = exchange.decoder
+        if self._complete and exchange.status is not None:
+            clean = not self._broken or self._broken.startswith("bytes behind")
+            self._finish(EndKind.COMPLETE if clean else EndKind.MALFORMED, self._now_ns, "" if clean else self._broken, keep=self._clean())
+        elif self._broken:
+            self._finish(EndKind.MALFORMED, self._now_ns, self._broken, keep=False)
+        elif decoder is not None and decoder.tokens >= exchange.stop_after:
+            self._finish(EndKind.CLIENT_STOP, self._now_ns, "", keep=False)
+        elif exchange.headers_ns is None and self._head_bytes > MAX_HEAD_BYTES:
+            self._finish(EndKind.MALFORMED, self._now_ns, f"response head longer than {MAX_HEAD_BYTES} bytes", keep=False)
+
+    def _clean(self) -> bool:
+        """The server keeps the connection, and our request was written to its end (a refusal may come before that)."""
+        return self._keep and not self._broken and self._open_transport().get_write_buffer_size() == 0
+
+    def _finish(self, kind: EndKind, now_ns: int, error: str, *, keep: bool) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is None:
+            return
+        exchange.connection = exchange.decoder = None
+        if keep:
+            self._owner.released(self)
+        else:
+            self.close()
+        self._owner.ended(exchange, kind, now_ns, error)
+
+    def _open_transport(self) -> asyncio.Transport:
+        if self._transport is None:
+            raise ConnectionError("the connection is closed")
+        return self._transport

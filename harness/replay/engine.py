@@ -1,0 +1,262 @@
+"""The load engine of one worker: admits arrivals, matches them with connections, ends every request exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from harness.clock import NS_PER_MS, NS_PER_S
+from harness.record.schema import EndKind
+from harness.replay.connection import Connection
+from harness.replay.contract import ReplayPlan
+from harness.replay.dialer import Address, Dialer
+from harness.replay.exchange import FAILED_KINDS, Exchange, connect_end
+from harness.replay.frames import encode_exchange
+from harness.replay.pacer import Pacer, burst
+from harness.replay.pool import Pool
+from harness.replay.timers import Timer, make_timer
+from harness.wire import PROTOCOLS
+from harness.wire.contract import Decoder
+
+BURST_NS = 50 * NS_PER_MS
+"""Opening a connection takes a few loop passes, well under 50 ms even on a busy host: arrivals closer than that need one each, ready."""
+
+BACK_OFF_NS = 100 * NS_PER_MS
+"""After a background open failed, none for 100 ms: a dead server must not be asked hundreds of times a second. Requests still ask."""
+
+OPEN_AT_ONCE = 8
+"""Background opens in parallel: each costs the loop about 0.1 ms, so a refill never holds a stream's read by more than one."""
+
+
+class Sink(Protocol):
+    """Where ended requests go; must not block."""
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes."""
+        ...
+
+
+class Counts(Protocol):
+    """Shared counters for progress lines."""
+
+    def __setitem__(self, index: int, value: int) -> None: ...
+
+
+SENT, ENDED, IN_FLIGHT, FAILED = range(4)
+
+
+class Engine:
+    """Open loop on absolute deadlines. ``done`` resolves when every offered request has ended."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, plan: ReplayPlan, payloads: Sequence[bytes], address: Address, counts: Counts
+    ) -> None:
+        self.loop, self.plan = loop, plan
+        self.done: asyncio.Future[None] = loop.create_future()
+        self.fault: str | None = None
+        self.connect_problem: str | None = None
+        self.open_connections = 0
+        self.live: set[Exchange] = set()
+        protocol = PROTOCOLS[plan.protocol]
+        self.live_decoder: Callable[[], Decoder] = lambda: protocol.decoder(stream=True)
+        self._payloads = payloads
+        self._stop_after = [int(s) for s in plan.stop_after]
+        self._pacer = Pacer(plan.arrival_ns.tolist(), plan.end_ns)
+        self._arrivals = plan.arrival_ns.tolist()
+        self._pool: Pool[Connection] = Pool(self._first_aim())
+        self._dialer = Dialer(loop, self, address, plan.host if plan.tls else None, self._opened, self._connect_failed)
+        self._backlog: deque[Exchange] = deque()  # arrived, held by the concurrency cap
+        self._waiting: deque[Exchange] = deque()  # in flight, without a connection yet
+        self._by_deadline: deque[Exchange] = deque()
+        self._timer: Timer | None = None
+        self._sink: Sink | None = None
+        self._epoch_ns = 0
+        self._tally = [0, 0, 0, 0]
+        self._counts = counts
+        self._over = False
+        self._no_open_before_ns = 0
+
+    def _first_aim(self) -> int:
+        need = max(self.plan.warm_connections, burst(self._arrivals, BURST_NS))
+        return need if self.plan.concurrency_cap is None else min(need, self.plan.concurrency_cap)
+
+    # -- life
+
+    async def warm_up(self, timeout_s: float) -> int:
+        """Open connections ahead; return how many stand when all do, when one failed, or when the time is up."""
+        deadline_ns = time.monotonic_ns() + round(timeout_s * NS_PER_S)
+        self._refill()
+        while self._dialer.opening and time.monotonic_ns() < deadline_ns:
+            await asyncio.sleep(0.001)
+        return len(self._pool)
+
+    def arm(self, epoch_ns: int, sink: Sink) -> None:
+        """Start pacing on ``epoch_ns``."""
+        self._epoch_ns, self._sink = epoch_ns, sink
+        self._timer = make_timer(self.loop, self._on_deadline)
+        self._timer.arm(epoch_ns + self._pacer.next_ns())
+
+    def next_deadline_ns(self) -> int:
+        """Absolute instant of the next arrival or of the drain's end."""
+        return self._epoch_ns + self._pacer.next_ns()
+
+    def abort(self, why: str) -> None:
+        """End everything now: what is under way is our fault, what has not arrived was never sent."""
+        self.fault = self.fault or why
+        self._end_all(EndKind.CLIENT_FAULT, why)
+
+    async def close(self) -> None:
+        """Close every connection and the timer."""
+        self._over = True
+        if self._timer is not None:
+            self._timer.close()
+        await self._dialer.close()
+        for connection in self._pool.drain():
+            connection.close()
+        while self.open_connections:
+            await asyncio.sleep(0.001)
+
+    def tick(self, now_ns: int) -> None:
+        """Every 10 ms: request deadlines, stale connections, refill, counts."""
+        while self._by_deadline and self._deadline_of(self._by_deadline[0]) <= now_ns:
+            exchange = self._by_deadline.popleft()
+            if exchange.kind is None:
+                self._stop(exchange, EndKind.TIMEOUT, "no end of the response within the request's time limit")
+        for connection in self._pool.retire(now_ns):
+            connection.close()
+        self._refill()
+        self._tally[IN_FLIGHT] = len(self.live) + len(self._backlog)
+        for index, value in enumerate(self._tally):
+            self._counts[index] = value
+
+    # -- arrivals
+
+    def _on_deadline(self) -> None:
+        now_ns = time.monotonic_ns()
+        since_ns = now_ns - self._epoch_ns
+        for request_id in self._pacer.due(since_ns):
+            self._admit(request_id)
+        if since_ns >= self.plan.end_ns:
+            self._end_all(EndKind.DRAIN_END, "")
+        elif self._timer is not None and not self._over:
+            self._timer.arm(self._epoch_ns + self._pacer.next_ns())
+        self._refill()
+
+    def _admit(self, request_id: int) -> None:
+        exchange = self._exchange(request_id)
+        if self.plan.request_timeout_ns is not None:
+            self._by_deadline.append(exchange)
+        cap = self.plan.concurrency_cap
+        if cap is not None and len(self.live) >= cap:
+            self._backlog.append(exchange)
+        else:
+            self._launch(exchange)
+
+    def _exchange(self, request_id: int) -> Exchange:
+        return Exchange(request_id, self._epoch_ns + self._arrivals[request_id], self._stop_after[request_id])
+
+    def _launch(self, exchange: Exchange) -> None:
+        self.live.add(exchange)
+        connection = self._fit_connection()
+        if connection is None:
+            self._waiting.append(exchange)
+        else:
+            self._send(connection, exchange)
+
+    def _fit_connection(self) -> Connection | None:
+        while (connection := self._pool.take(time.monotonic_ns())) is not None:
+            if not connection.stale():
+                return connection
+            connection.close()
+        return None
+
+    def _send(self, connection: Connection, exchange: Exchange) -> None:
+        self._tally[SENT] += 1
+        connection.send(exchange, self._payloads[exchange.request_id])
+
+    def _deadline_of(self, exchange: Exchange) -> int:
+        # From the arrival, as every clock of a request: a wait for the cap or for a connection is part of it.
+        return exchange.arrival_ns + (self.plan.request_timeout_ns or 0)
+
+    # -- connections
+
+    def _opened(self, connection: Connection) -> None:
+        self.open_connections += 1
+        if self._over:
+            connection.close()
+        else:
+            self._place(connection, used=False)
+            self._refill()
+
+    def released(self, connection: Connection) -> None:
+        """Take back a clean connection."""
+        self._place(connection, used=True)
+
+    def lost(self, connection: Connection) -> None:
+        """Forget a closed connection."""
+        self.open_connections -= 1
+        self._pool.drop(connection)
+
+    def _place(self, connection: Connection, *, used: bool) -> None:
+        if self._waiting:
+            self._send(connection, self._waiting.popleft())
+        else:
+            self._pool.put(connection, time.monotonic_ns(), used=used)
+
+    def _connect_failed(self, error: BaseException) -> None:
+        self.connect_problem = str(error) or type(error).__name__
+        self._no_open_before_ns = time.monotonic_ns() + BACK_OFF_NS
+        # A background open that fails costs nobody; only when too few are left under way does the oldest waiting request fail.
+        if len(self._waiting) > self._dialer.opening:
+            exchange = self._waiting.popleft()
+            self.ended(exchange, connect_end(error), time.monotonic_ns(), f"connect: {error!s:.150}")
+
+    def _refill(self) -> None:
+        if self._over:
+            return
+        cap = self.plan.concurrency_cap
+        opening = self._dialer.opening
+        room = None if cap is None else cap - self.open_connections - opening
+        at_once = OPEN_AT_ONCE if time.monotonic_ns() >= self._no_open_before_ns else 0
+        count = self._pool.to_open(waiting=len(self._waiting), opening=opening, at_once=at_once, room=room)
+        self._dialer.open(count)
+
+    # -- ends
+
+    def ended(self, exchange: Exchange, kind: EndKind, now_ns: int, error: str) -> None:
+        """Record an end, let the next held arrival go, and see whether that was the last."""
+        exchange.end(kind, now_ns, error)
+        self.live.discard(exchange)
+        self._tally[ENDED] += 1
+        self._tally[FAILED] += exchange.kind in FAILED_KINDS
+        if self._sink is not None:
+            self._sink.write(encode_exchange(exchange.raw(self._epoch_ns)))
+        if not self._over and self._backlog and len(self.live) < (self.plan.concurrency_cap or 0):
+            self._launch(self._backlog.popleft())
+        self._see_if_done()
+
+    def _see_if_done(self) -> None:
+        if self._tally[ENDED] == len(self._arrivals) and not self.done.done():
+            self.done.set_result(None)
+
+    def _stop(self, exchange: Exchange, kind: EndKind, error: str) -> None:
+        if exchange.connection is not None:
+            exchange.connection.stop(kind, error)
+            return
+        for line in (self._waiting, self._backlog):
+            if exchange in line:
+                line.remove(exchange)
+        self.ended(exchange, kind, time.monotonic_ns(), error)
+
+    def _end_all(self, kind: EndKind, error: str) -> None:
+        self._over = True
+        if self._timer is not None:
+            self._timer.close()
+        for exchange in [*self.live, *self._backlog]:
+            self._stop(exchange, kind, error)
+        for request_id in self._pacer.rest():
+            self.ended(self._exchange(request_id), EndKind.NEVER_SENT, time.monotonic_ns(), "")
+        self._see_if_done()

@@ -1,0 +1,96 @@
+"""One request and its response while they are alive. Stamps are absolute CLOCK_MONOTONIC ns here and become relative in the frame."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.record.schema import EndKind
+from harness.replay.frames import RawExchange
+from harness.wire.contract import Decoder
+
+if TYPE_CHECKING:
+    from harness.replay.connection import Connection
+
+OUR_FAULT_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""A connect that fails for want of our own descriptors, memory or ports says nothing about the server."""
+
+FAILED_KINDS = frozenset(
+    {
+        EndKind.HTTP_ERROR,
+        EndKind.CONNECT_REFUSED,
+        EndKind.CONNECT_FAILED,
+        EndKind.RESET,
+        EndKind.TIMEOUT,
+        EndKind.MALFORMED,
+        EndKind.CLIENT_FAULT,
+    }
+)
+"""What the progress line calls failed; the record's classes are made by analysis."""
+
+_STATUS_WINS = frozenset({EndKind.COMPLETE, EndKind.RESET, EndKind.TIMEOUT, EndKind.MALFORMED, EndKind.DRAIN_END})
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """State of one request. ``kind`` None: it has not ended. ``connection`` None: not sent yet, or over."""
+
+    request_id: int
+    arrival_ns: int
+    stop_after: int
+    send_ns: int | None = None
+    headers_ns: int | None = None
+    end_ns: int | None = None
+    kind: EndKind | None = None
+    status: int | None = None
+    error: str = ""
+    stream: bool = False
+    until_eof: bool = False
+    reused: bool | None = None
+    stamps: list[int] = field(default_factory=list)
+    chunks: list[bytes] = field(default_factory=list)
+    decoder: Decoder | None = None
+    connection: Connection | None = None
+
+    def end(self, kind: EndKind, now_ns: int, error: str) -> None:
+        """Close the exchange once. A refusing status outranks how its body ended: the server had answered."""
+        if self.kind is not None:
+            raise ValueError(f"request {self.request_id} ended as {self.kind} and again as {kind}")
+        refused = self.status is not None and not 200 <= self.status < 300
+        self.kind = EndKind.HTTP_ERROR if refused and kind in _STATUS_WINS else kind
+        self.end_ns = now_ns
+        self.error = error
+
+    def raw(self, epoch_ns: int) -> RawExchange:
+        """Everything the spooler needs, on the run's epoch."""
+        if self.kind is None:
+            raise ValueError(f"request {self.request_id} has not ended")
+        return RawExchange(
+            request_id=self.request_id,
+            arrival_ns=self.arrival_ns - epoch_ns,
+            send_ns=_since(self.send_ns, epoch_ns),
+            headers_ns=_since(self.headers_ns, epoch_ns),
+            end_ns=_since(self.end_ns, epoch_ns),
+            kind=self.kind,
+            status=self.status,
+            stream=self.stream,
+            reused=self.reused,
+            error=self.error,
+            stamps=tuple(s - epoch_ns for s in self.stamps),
+            sizes=tuple(map(len, self.chunks)),
+            body=b"".join(self.chunks),
+        )
+
+
+def _since(stamp_ns: int | None, epoch_ns: int) -> int | None:
+    return None if stamp_ns is None else stamp_ns - epoch_ns
+
+
+def connect_end(error: BaseException) -> EndKind:
+    """How a request ends whose connection could not be opened."""
+    if isinstance(error, ConnectionRefusedError):
+        return EndKind.CONNECT_REFUSED
+    if isinstance(error, OSError) and error.errno in OUR_FAULT_ERRNOS:
+        return EndKind.CLIENT_FAULT
+    return EndKind.CONNECT_FAILED

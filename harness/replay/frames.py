@@ -1,0 +1,167 @@
+"""The bytes between worker and spooler: length-prefixed frames, so that a worker killed at any byte costs at most its last frame."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import orjson
+
+from harness.record.schema import EndKind
+
+REQUEST, SAMPLES, EPOCH = 1, 2, 3
+
+_HEAD = struct.Struct("<IB")  # payload length, frame type
+_FIXED = struct.Struct("<qqqqqBhBBII")  # id, arrival, send, headers, end, kind, status, stream, reused, error bytes, reads
+_EPOCH = struct.Struct("<q")
+_NONE_NS = -(2**63)  # stamps are on the run's epoch; no run lasts 292 years
+_NONE_STATUS, _NONE_REUSED = -1, 2
+_KINDS = tuple(EndKind)
+_KIND_INDEX = {kind: i for i, kind in enumerate(_KINDS)}
+
+
+class RawExchange(NamedTuple):
+    """One ended exchange, undecoded. ``stamps``/``sizes``: one entry a read piece, ns on the epoch and bytes; ``body``: all joined."""
+
+    request_id: int
+    arrival_ns: int
+    send_ns: int | None
+    headers_ns: int | None
+    end_ns: int | None
+    kind: EndKind
+    status: int | None
+    stream: bool
+    reused: bool | None
+    error: str
+    stamps: tuple[int, ...]
+    sizes: tuple[int, ...]
+    body: bytes
+
+    def pieces(self) -> Iterator[tuple[int, bytes]]:
+        """Yield (stamp, bytes) as they were read."""
+        start = 0
+        for stamp, size in zip(self.stamps, self.sizes, strict=True):
+            yield stamp, self.body[start : start + size]
+            start += size
+
+
+class SampleFrame(NamedTuple):
+    """Self samples of the worker: (ns on the epoch, metric, value)."""
+
+    values: tuple[tuple[int, str, float], ...]
+
+
+class EpochFrame(NamedTuple):
+    """The run's epoch, ns of CLOCK_MONOTONIC; comes before any other frame."""
+
+    epoch_ns: int
+
+
+Frame = RawExchange | SampleFrame | EpochFrame
+
+
+def encode_exchange(raw: RawExchange) -> bytes:
+    """One frame holding one exchange."""
+    error = raw.error.encode("utf-8", "replace")
+    count = len(raw.stamps)
+    fixed = _FIXED.pack(
+        raw.request_id,
+        raw.arrival_ns,
+        _or(raw.send_ns, _NONE_NS),
+        _or(raw.headers_ns, _NONE_NS),
+        _or(raw.end_ns, _NONE_NS),
+        _KIND_INDEX[raw.kind],
+        _or(raw.status, _NONE_STATUS),
+        raw.stream,
+        _NONE_REUSED if raw.reused is None else raw.reused,
+        len(error),
+        count,
+    )
+    arrays = struct.pack(f"<{count}q{count}I", *raw.stamps, *raw.sizes)
+    return _frame(REQUEST, fixed, error, arrays, raw.body)
+
+
+def encode_samples(values: list[tuple[int, str, float]]) -> bytes:
+    """One frame holding self samples."""
+    return _frame(SAMPLES, orjson.dumps(values))
+
+
+def encode_epoch(epoch_ns: int) -> bytes:
+    """One frame holding the epoch."""
+    return _frame(EPOCH, _EPOCH.pack(epoch_ns))
+
+
+def _frame(kind: int, *parts: bytes) -> bytes:
+    return b"".join((_HEAD.pack(sum(map(len, parts)), kind), *parts))
+
+
+def _or(value: int | None, none: int) -> int:
+    return none if value is None else value
+
+
+def _decode_exchange(payload: bytes) -> RawExchange:
+    ident, arrival, send, headers, end, kind, status, stream, reused, error_size, count = _FIXED.unpack_from(payload)
+    at = _FIXED.size
+    error = payload[at : at + error_size].decode("utf-8")
+    numbers = struct.unpack_from(f"<{count}q{count}I", payload, at + error_size)
+    return RawExchange(
+        ident,
+        arrival,
+        _ns(send),
+        _ns(headers),
+        _ns(end),
+        _KINDS[kind],
+        None if status == _NONE_STATUS else status,
+        bool(stream),
+        None if reused == _NONE_REUSED else bool(reused),
+        error,
+        numbers[:count],
+        numbers[count:],
+        payload[at + error_size + 12 * count :],  # 8 bytes a stamp and 4 a size
+    )
+
+
+def _ns(value: int) -> int | None:
+    return None if value == _NONE_NS else value
+
+
+def _decode_samples(payload: bytes) -> SampleFrame:
+    rows: list[list[Any]] = orjson.loads(payload)
+    return SampleFrame(tuple((int(ns), str(metric), float(value)) for ns, metric, value in rows))
+
+
+def _decode(kind: int, payload: bytes) -> Frame:
+    if kind == REQUEST:
+        return _decode_exchange(payload)
+    if kind == SAMPLES:
+        return _decode_samples(payload)
+    return EpochFrame(*_EPOCH.unpack(payload))
+
+
+class FrameReader:
+    """Splits a byte stream into frames, whatever the reads were. ``pending``: bytes of a frame that has not come whole."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """Bytes held back; at the end of the stream, bytes lost with their writer."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take bytes; return the frames that are now whole."""
+        self._buffer += data
+        frames: list[Frame] = []
+        at = 0
+        while len(self._buffer) - at >= _HEAD.size:
+            size, kind = _HEAD.unpack_from(self._buffer, at)
+            stop = at + _HEAD.size + size
+            if stop > len(self._buffer):
+                break
+            payload = bytes(self._buffer[at + _HEAD.size : stop])
+            frames.append(_decode(kind, payload))
+            at = stop
+        del self._buffer[:at]
+        return frames

@@ -1,0 +1,101 @@
+"""The spooler process: decodes ended requests off the hot path and appends them to segments that survive a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import signal
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+from harness.clock import NS_PER_S, Clock
+from harness.record.schema import REQUESTS, SAMPLES
+from harness.record.segments import SegmentWriter
+from harness.replay.contract import ReplayPlan
+from harness.replay.frames import EpochFrame, FrameReader, RawExchange, SampleFrame
+from harness.replay.rows import exchange_row
+from harness.replay.selfsample import ProcessReader
+from harness.replay.worker import pin
+from harness.wire import PROTOCOLS
+
+REQUESTS_SEGMENT, CLIENT_SEGMENT = "requests-w0", "client-w0"
+
+FLUSH_NS = NS_PER_S // 2
+"""With a look at the clock every 0.2 s, a row is on disk at most 0.7 s after it came: inside the promised second."""
+
+POLL_MS = 200
+READ_BYTES = 1024 * 1024
+SAMPLE_NS = NS_PER_S
+
+
+def main(plan: ReplayPlan, spool: Pipe, clock: Clock, control: Pipe) -> None:
+    """Entry of the process: read frames until the worker's end closes, however it ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(5)  # the worker's stamps come first where cores are few
+    pin(plan.spool_cpus)
+    try:
+        rows = _spool(plan, spool, clock)
+    except Exception as error:
+        control.send(("fault", f"{type(error).__name__}: {error}", 0.0))
+        return
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    control.send(("done", rows, usage.ru_utime + usage.ru_stime))
+
+
+def _spool(plan: ReplayPlan, spool: Pipe, clock: Clock) -> int:
+    plan.segments.mkdir(parents=True, exist_ok=True)
+    reader = FrameReader()
+    with (
+        SegmentWriter(plan.segments, REQUESTS_SEGMENT, REQUESTS, clock=clock, flush_ns=FLUSH_NS) as requests,
+        SegmentWriter(plan.segments, CLIENT_SEGMENT, SAMPLES, clock=clock, flush_ns=FLUSH_NS) as samples,
+    ):
+        books = Books(plan, requests, samples, clock)
+        poll = select.poll()
+        poll.register(spool.fileno(), select.POLLIN)
+        while True:
+            if poll.poll(POLL_MS):
+                data = os.read(spool.fileno(), READ_BYTES)
+                if not data:
+                    break
+                books.take(reader.feed(data))
+            books.tick()
+    return books.rows
+
+
+class Books:
+    """Turns frames into rows of the two segments."""
+
+    def __init__(self, plan: ReplayPlan, requests: SegmentWriter, samples: SegmentWriter, clock: Clock) -> None:
+        self._protocol = PROTOCOLS[plan.protocol]
+        self._requests, self._samples, self._clock = requests, samples, clock
+        self._process = ProcessReader()
+        self._epoch_ns: int | None = None
+        self._sample_ns = 0
+        self.rows = 0
+
+    def take(self, frames: list[RawExchange | SampleFrame | EpochFrame]) -> None:
+        """Append what came."""
+        for frame in frames:
+            if isinstance(frame, RawExchange):
+                self._requests.append([exchange_row(frame, self._protocol)])
+                self.rows += 1
+            elif isinstance(frame, SampleFrame):
+                self._samples.append([_sample("client", *value) for value in frame.values])
+            else:
+                self._epoch_ns = frame.epoch_ns
+
+    def tick(self) -> None:
+        """Flush what is old enough, and sample this process once a second."""
+        now_ns = self._clock.now_ns()
+        if self._epoch_ns is not None and now_ns >= self._epoch_ns and now_ns - self._sample_ns >= SAMPLE_NS:
+            self._sample_ns = now_ns
+            self._samples.append([_sample("spooler", *value) for value in self._process.read(now_ns - self._epoch_ns)])
+        self._requests.tick()
+        self._samples.tick()
+
+
+def _sample(source: str, t_ns: int, metric: str, value: float) -> dict[str, Any]:
+    return {"t_ns": t_ns, "source": source, "metric": metric, "labels": None, "value": value}

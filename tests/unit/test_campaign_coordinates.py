@@ -1,0 +1,52 @@
+"""What is sealed about a run: every registered coordinate, declared, observed, attested or unknown with a reason."""
+
+from __future__ import annotations
+
+from harness.campaign.coordinates import OBSERVED, build_coordinates
+from harness.record.coordinates import RUN_COORDINATES, Known, NotApplicable, Unknown
+from harness.record.facts import Fact
+from harness.record.spec import Arm, LoadPoint, TraceRef
+from tests.builders import make_facts, make_spec, make_workload
+
+
+def test_every_registered_coordinate_is_sealed_and_what_was_not_found_is_unknown() -> None:
+    found = build_coordinates(make_spec(), make_facts(before={})).coordinates
+    assert set(found) == set(RUN_COORDINATES)
+    assert {n for n, c in found.items() if isinstance(c, Unknown)} == set(OBSERVED)
+    assert all(c.reason for c in found.values() if isinstance(c, Unknown))
+
+
+def test_observed_facts_become_values_and_null_facts_keep_their_reason() -> None:
+    facts = make_facts(before={"server.dtype": Fact(value="bfloat16"), "host.cpu_model": Fact(reason="no /proc here")})
+    found = build_coordinates(make_spec(), facts).coordinates
+    assert found["model.dtype"] == Known(value="bfloat16", source="observed")
+    assert found["hardware.cpu"] == Unknown(reason="no /proc here")
+
+
+def test_the_window_is_a_coordinate_of_its_own_and_not_part_of_the_chain() -> None:
+    trace = TraceRef(format="azure-2023", name="t", sha256="0" * 64, licence="own", attribution="us")
+    sealed = []
+    for start in (0.0, 12.0):
+        chain = (
+            {"name": "window", "start_s": start, "stop_s": start + 12, "rows_before": 9, "rows_after": int(start)},
+            {"name": "time_compress", "factor": 2.0, "rows_before": 4, "rows_after": 4},
+        )
+        workload = make_workload(trace=trace, window_s=(start, start + 12), transforms=chain)
+        sealed.append(build_coordinates(make_spec(workload=workload), make_facts()).coordinates)
+    assert sealed[0]["workload.transforms"] == sealed[1]["workload.transforms"]
+    assert sealed[0]["workload.window"] != sealed[1]["workload.window"]
+    assert isinstance(sealed[0]["workload.trace"], Known)
+
+
+def test_a_host_without_accelerator_has_no_driver_to_compare() -> None:
+    facts = make_facts(before={"host.gpu": Fact(value="none"), "host.driver": Fact(reason="no NVML")})
+    assert isinstance(build_coordinates(make_spec(), facts).coordinates["hardware.driver"], NotApplicable)
+
+
+def test_attestation_fills_only_what_could_not_be_observed() -> None:
+    arm = Arm(name="a", runtime="endpoint", attested={"hardware.gpu": "H200", "model.dtype": "float16", "nonsense": 1})
+    facts = make_facts(before={"server.dtype": Fact(value="bfloat16")})
+    found = build_coordinates(make_spec(arm=arm, load=LoadPoint(kind="rate", value=1)), facts).coordinates
+    assert found["hardware.gpu"] == Known(value="H200", source="attested")
+    assert found["model.dtype"] == Known(value="bfloat16", source="observed")
+    assert "nonsense" not in found
