@@ -33,6 +33,10 @@ class Target:
     token_ids: bool = True
     """The server takes token ids as a completions prompt."""
     cacheable_block: int | None = None
+    chat_overhead: int = 0
+    """Tokens the chat template adds around one user message."""
+    adds_bos: bool = False
+    """A completions server adds the tokenizer's own special tokens to a text prompt."""
 
 
 @dataclass(frozen=True, slots=True)
