@@ -23,6 +23,10 @@ class Owner(Protocol):
 
     live_decoder: Callable[[], Decoder]
 
+    def made(self) -> None:
+        """A connection stands."""
+        ...
+
     def released(self, connection: Connection) -> None:
         """The connection is clean and idle."""
         ...
@@ -81,7 +85,9 @@ class Connection(asyncio.Protocol):
             transport.write(memoryview(payload)[taken:])
 
     def stale(self) -> bool:
-        """Whether the server has closed, or spoken out of turn, since the last read: one look into the socket, about a microsecond."""
+        """Whether it is closed, or the server closed or spoke out of turn since the last read: one look into the socket, about 1 us."""
+        if self._transport is None or self._transport.is_closing():
+            return True
         if self._sock is None:
             return False
         try:

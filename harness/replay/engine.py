@@ -27,6 +27,9 @@ BURST_NS = 50 * NS_PER_MS
 BACK_OFF_NS = 100 * NS_PER_MS
 """After a background open failed, none for 100 ms: a dead server must not be asked hundreds of times a second. Requests still ask."""
 
+CLOSE_NS = 2 * NS_PER_S
+"""Aborted transports close at the next loop pass; two seconds without that is a defect that must not become a hang."""
+
 OPEN_AT_ONCE = 8
 """Background opens in parallel: each costs the loop about 0.1 ms, so a refill never holds a stream's read by more than one."""
 
@@ -116,8 +119,10 @@ class Engine:
         await self._dialer.close()
         for connection in self._pool.drain():
             connection.close()
-        while self.open_connections:
+        deadline_ns = time.monotonic_ns() + CLOSE_NS
+        while self.open_connections and time.monotonic_ns() < deadline_ns:
             await asyncio.sleep(0.001)
+        self._publish()
 
     def tick(self, now_ns: int) -> None:
         """Every 10 ms: request deadlines, stale connections, refill, counts."""
@@ -128,6 +133,9 @@ class Engine:
         for connection in self._pool.retire(now_ns):
             connection.close()
         self._refill()
+        self._publish()
+
+    def _publish(self) -> None:
         self._tally[IN_FLIGHT] = len(self.live) + len(self._backlog)
         for index, value in enumerate(self._tally):
             self._counts[index] = value
@@ -183,10 +191,17 @@ class Engine:
 
     # -- connections
 
-    def _opened(self, connection: Connection) -> None:
+    def made(self) -> None:
+        """Count an open connection."""
         self.open_connections += 1
+
+    def _opened(self, connection: Connection) -> None:
         if self._over:
             connection.close()
+        elif connection.stale():
+            # Closed while we were being told that it stands; a request must not pay for it.
+            connection.close()
+            self._connect_failed(ConnectionResetError("the server closed the connection as it was opened"))
         else:
             self._place(connection, used=False)
             self._refill()

@@ -7,7 +7,6 @@ kernel's high-resolution timer makes it readable at the deadline, and the loop w
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import os
 import time
@@ -84,9 +83,11 @@ class TimerFd:
             self._fd = -1
 
     def _fired(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # armed again between the wake-up and this call
+        try:
             os.read(self._fd, 8)
-            self._callback()
+        except BlockingIOError:  # armed again between the wake-up and this call
+            return
+        self._callback()
 
 
 class SpinTimer:

@@ -103,7 +103,10 @@ async def _stand_ready(loop: asyncio.AbstractEventLoop, plan: ReplayPlan, payloa
         raise WorkerStoppedError(f"no connection: {error}") from error
     engine = Engine(loop, plan, payloads, address, counts)
     loop.set_exception_handler(lambda _loop, context: _note_fault(engine, context))
-    if await engine.warm_up(WARM_UP_S) == 0:
+    standing = await engine.warm_up(WARM_UP_S)
+    if engine.fault is not None:
+        raise WorkerStoppedError(engine.fault)
+    if standing == 0:
         await engine.close()
         raise WorkerStoppedError(f"no connection stands after the first: {engine.connect_problem or 'the server closes each one'}")
     return engine
