@@ -41,6 +41,7 @@ class _Child:
     role: str
     process: SpawnProcess
     control: Pipe
+    pid: int
     result: Any = None
     cpu_s: float = 0.0
     fault: str | None = None
@@ -152,12 +153,12 @@ class ReplaySession:
     @property
     def worker_pid(self) -> int:
         """Process id of the worker; ValueError before the start."""
-        return self._need(self._worker).process.pid or 0
+        return self._need(self._worker).pid
 
     @property
     def spooler_pid(self) -> int:
         """Process id of the spooler; ValueError before the start."""
-        return self._need(self._spooler).process.pid or 0
+        return self._need(self._spooler).pid
 
     # -- watching
 
@@ -205,7 +206,7 @@ def _spawn(role: str, target: Any, plan: ReplayPlan, *args: Any) -> _Child:
     process = context.Process(target=target, args=ordered, name=f"trigpoint-{role}", daemon=True)
     process.start()
     theirs.close()
-    return _Child(role, process, ours)
+    return _Child(role, process, ours, process.pid or 0)
 
 
 def _hear(child: _Child) -> None:
@@ -237,6 +238,7 @@ def _bury(child: _Child, fault: str | None) -> None:
     if child.process.exitcode is None:
         child.process.kill()
         child.process.join()
+    child.process.close()
     child.control.close()
 
 
