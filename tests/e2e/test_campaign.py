@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 
 
 def manifest(folder: Path, name: str = "demo", **replace: str) -> Path:
-    """Write a small campaign: two arms, two replicates of 3 s; ``replace`` swaps whole values."""
+    """Write a small campaign: two arms, two replicates of 5 s; ``replace`` swaps whole values."""
     text = f"""
 trigpoint: 1
 question: Does the sequence budget matter here?
@@ -39,7 +39,7 @@ workload:
   output-length: CONTROL
   cache: cold
 slo: {{ttft: 500ms, tbt: 100ms}}
-window: {{warm-up: 1s, measured: 2s, drain: 1s}}
+window: {{warm-up: 1s, measured: 3s, drain: 1s}}
 load: {{time-compression: [1.0]}}
 replicates: {{count: 2, server-starts: 2, order: interleaved, vary: window, seed: 7}}
 rank: {{metric: goodput, margin: 2%, percentile-rule: RULE}}
@@ -109,11 +109,11 @@ def test_a_declared_arm_is_compared_and_a_run_again_keeps_everything(finished: P
     assert len(find_attempts(finished)) == 4
 
 
-def test_ranking_without_a_certificate_and_with_two_replicates_is_refused_with_every_reason(finished: Path) -> None:
+def test_ranking_two_replicates_is_refused_with_every_reason(finished: Path) -> None:
     found = trigpoint("rank", finished, expect=1)
     assert found["refused"] is True
     codes = {r["code"] for r in found["reasons"]}
-    assert {"replicates", "window_length"} <= codes
+    assert "replicates" in codes
     assert all(r["remedy"] for r in found["reasons"])
 
 
@@ -147,7 +147,7 @@ def test_killing_the_harness_keeps_finished_replicates_and_the_cut_one_runs_agai
     seal = (kept / "SEAL").read_bytes()
     assert read_run(kept).seal.intact is True
     assert trigpoint("status", campaign)["counts"] == {"sealed": 1, "cut": 1, "outstanding": 2}
-    gone, alive = psutil.wait_procs(children, timeout=30)
+    _, alive = psutil.wait_procs(children, timeout=30)
     assert not alive, f"still running after the harness was killed: {alive}"
     again = run(path, results)
     assert again["kept"] == 1
@@ -158,7 +158,7 @@ def test_killing_the_harness_keeps_finished_replicates_and_the_cut_one_runs_agai
 
 def test_killing_the_server_seals_a_readable_record_with_every_outcome_and_no_ranking(tmp_path: Path) -> None:
     path, results = manifest(tmp_path), tmp_path / "results"
-    child = subprocess.Popen(command("run", path, "--results", results, "--traces", TRACES, "--json"), cwd=ROOT, stdout=subprocess.PIPE)
+    child = subprocess.Popen(command("run", path, "--results", results, "--traces", TRACES, "--json"), cwd=ROOT, stdout=subprocess.DEVNULL)
     campaign = results / "demo"
     wait_for(lambda: (p := find_cut(campaign)) is not None and any(p.glob("segments/requests-*")), child)
     time.sleep(1.0)  # into the measured window; the outcome of the test does not depend on where

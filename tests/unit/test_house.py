@@ -58,9 +58,8 @@ def test_functions_and_modules_keep_the_house_numbers() -> None:
     for path in MODULES:
         text = path.read_text(encoding="utf-8")
         assert text.count("\n") <= 400, f"{path.relative_to(ROOT)} has more than 400 lines"
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lengths.append((node.end_lineno or 0) - node.lineno + 1)
+        functions = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+        lengths += [(f.end_lineno or 0) - f.lineno + 1 for f in functions]
     lengths.sort()
     assert statistics.median(lengths) <= 10
     assert lengths[int(0.9 * len(lengths))] <= 30
