@@ -113,6 +113,7 @@ class Connection(asyncio.Protocol):
         """Keep the transport."""
         # A cast, not a check: uvloop's transports are no subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
+        self._owner.made()
 
     def data_received(self, data: bytes) -> None:
         """Stamp, split HTTP, and see whether the exchange is over."""

@@ -108,7 +108,7 @@ def test_each_request_ends_in_its_one_kind(port: int, tmp_path: Path) -> None:
     assert all(r["send_ns"] >= r["arrival_ns"] for r in got)
     # What ended without a response must have given its descriptor back: no more open than idle ones kept ready.
     assert samples(made, "in_flight")[-1] == 0
-    assert samples(made, "open_connections")[-1] <= len(EXPECTED)
+    assert 0 < samples(made, "open_connections")[-1] <= len(EXPECTED)
     by_name = dict(zip(prompts, got, strict=True))
     assert by_name["bytewise"]["client_tokens"] == 5
     assert len(set(by_name["bytewise"]["event_ns"])) > 1
