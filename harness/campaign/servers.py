@@ -100,7 +100,12 @@ class Keeper:
         except BaseException:
             process.stop()
             raise
-        return Server(key, runtime, target, process, log, command.argv)
+        return Server(key, runtime, target, process, log, _recorded(command.argv))
+
+
+def _recorded(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """The command line as records keep it: the program by name, since the folder it lies in is this machine's and changes no number."""
+    return tuple(Path(word).name if i == 0 else word for i, word in enumerate(argv))
 
 
 def check_arm(runtime: Runtime, run: PlannedRun) -> None:
