@@ -31,7 +31,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python -m benchmarks.engine
 
 schema: $(STAMP)
 	$(BIN)/trigpoint schema > manifests/schema.json

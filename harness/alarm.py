@@ -6,7 +6,6 @@ resolution and costs no spinning. Python 3.11 has no binding for it, so libc is 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 
@@ -55,10 +54,13 @@ class Alarm:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
 
-    def clear(self) -> None:
-        """Consume a firing, if there was one, so that the descriptor is no longer readable."""
-        with contextlib.suppress(BlockingIOError):
+    def clear(self) -> bool:
+        """Consume a firing, so that the descriptor is no longer readable; False when there was none."""
+        try:
             os.read(self.fd, 8)
+        except BlockingIOError:
+            return False
+        return True
 
     def close(self) -> None:
         """Release the descriptor; callable twice."""

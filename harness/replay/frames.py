@@ -10,11 +10,10 @@ import orjson
 
 from harness.record.schema import EndKind
 
-REQUEST, SAMPLES, EPOCH = 1, 2, 3
+REQUEST, SAMPLES = 1, 2
 
 _HEAD = struct.Struct("<IB")  # payload length, frame type
 _FIXED = struct.Struct("<qqqqqBhBBII")  # id, arrival, send, headers, end, kind, status, stream, reused, error bytes, reads
-_EPOCH = struct.Struct("<q")
 _NONE_NS = -(2**63)  # stamps are on the run's epoch; no run lasts 292 years
 _NONE_STATUS, _NONE_REUSED = -1, 2
 _KINDS = tuple(EndKind)
@@ -52,13 +51,7 @@ class SampleFrame(NamedTuple):
     values: tuple[tuple[int, str, float], ...]
 
 
-class EpochFrame(NamedTuple):
-    """The run's epoch, ns of CLOCK_MONOTONIC; comes before any other frame."""
-
-    epoch_ns: int
-
-
-Frame = RawExchange | SampleFrame | EpochFrame
+Frame = RawExchange | SampleFrame
 
 
 def encode_exchange(raw: RawExchange) -> bytes:
@@ -85,11 +78,6 @@ def encode_exchange(raw: RawExchange) -> bytes:
 def encode_samples(values: list[tuple[int, str, float]]) -> bytes:
     """One frame holding self samples."""
     return _frame(SAMPLES, orjson.dumps(values))
-
-
-def encode_epoch(epoch_ns: int) -> bytes:
-    """One frame holding the epoch."""
-    return _frame(EPOCH, _EPOCH.pack(epoch_ns))
 
 
 def _frame(kind: int, *parts: bytes) -> bytes:
@@ -132,11 +120,7 @@ def _decode_samples(payload: bytes) -> SampleFrame:
 
 
 def _decode(kind: int, payload: bytes) -> Frame:
-    if kind == REQUEST:
-        return _decode_exchange(payload)
-    if kind == SAMPLES:
-        return _decode_samples(payload)
-    return EpochFrame(*_EPOCH.unpack(payload))
+    return _decode_exchange(payload) if kind == REQUEST else _decode_samples(payload)
 
 
 class FrameReader:

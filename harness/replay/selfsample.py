@@ -1,11 +1,11 @@
-"""What the worker measures about itself: lag of its own loop on absolute 10 ms probes, CPU, run-queue delay, memory."""
+"""What only the worker can see of itself: lag of its own loop on absolute 10 ms probes, open connections, requests in flight.
+
+CPU time, run-queue delay and memory of its process are read from outside, by the sampler, at no cost to the hot path.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import resource
 import time
 
 from harness.clock import NS_PER_MS, NS_PER_S
@@ -21,47 +21,11 @@ CLEARANCE_NS = NS_PER_MS // 2
 Sample = tuple[int, str, float]
 
 
-class ProcessReader:
-    """Reads this process's own counters through descriptors opened once."""
-
-    def __init__(self) -> None:
-        self._page = os.sysconf("SC_PAGE_SIZE")
-        self._statm = _open("/proc/self/statm")
-        self._schedstat = _open("/proc/self/schedstat")
-
-    def read(self, t_ns: int) -> list[Sample]:
-        """Counters at ``t_ns``; what the kernel does not offer is left out."""
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        samples: list[Sample] = [(t_ns, "cpu_s_total", usage.ru_utime + usage.ru_stime)]
-        if self._statm is not None:
-            pages = int(os.pread(self._statm, 128, 0).split()[1])
-            samples.append((t_ns, "rss_bytes", float(pages * self._page)))
-        if self._schedstat is not None:
-            # Second field: ns this thread was runnable and had to wait for a core.
-            delay_ns = int(os.pread(self._schedstat, 128, 0).split()[1])
-            samples.append((t_ns, "run_delay_s_total", delay_ns / NS_PER_S))
-        return samples
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        for fd in (self._statm, self._schedstat):
-            if fd is not None:
-                os.close(fd)
-        self._statm = self._schedstat = None
-
-
-def _open(path: str) -> int | None:
-    with contextlib.suppress(OSError):
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    return None
-
-
 class Prober:
     """Wakes on absolute instants; each wake-up's lateness is what a read or a deadline at that instant would have suffered."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: Engine, sink: Sink, epoch_ns: int) -> None:
         self._engine, self._sink, self._epoch_ns = engine, sink, epoch_ns
-        self._process = ProcessReader()
         self._samples: list[Sample] = []
         self._due_ns = time.monotonic_ns() + PROBE_NS
         self._sample_ns = 0
@@ -73,7 +37,6 @@ class Prober:
         """Send what is held and stop."""
         self._timer.close()
         self._sample(time.monotonic_ns())
-        self._process.close()
 
     def _on_probe(self) -> None:
         now_ns = time.monotonic_ns()
@@ -97,7 +60,6 @@ class Prober:
 
     def _sample(self, now_ns: int) -> None:
         t_ns = now_ns - self._epoch_ns
-        self._samples += self._process.read(t_ns)
         self._samples.append((t_ns, "open_connections", float(self._engine.open_connections)))
         self._samples.append((t_ns, "in_flight", float(len(self._engine.live))))
         self._sink.write(encode_samples(self._samples))

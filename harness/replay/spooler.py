@@ -14,9 +14,8 @@ from harness.clock import NS_PER_S, Clock
 from harness.record.schema import REQUESTS, SAMPLES
 from harness.record.segments import SegmentWriter
 from harness.replay.contract import ReplayPlan
-from harness.replay.frames import EpochFrame, FrameReader, RawExchange, SampleFrame
+from harness.replay.frames import Frame, FrameReader, RawExchange
 from harness.replay.rows import exchange_row
-from harness.replay.selfsample import ProcessReader
 from harness.replay.worker import pin
 from harness.wire import PROTOCOLS
 
@@ -27,7 +26,6 @@ FLUSH_NS = NS_PER_S // 2
 
 POLL_MS = 200
 READ_BYTES = 1024 * 1024
-SAMPLE_NS = NS_PER_S
 
 
 def main(plan: ReplayPlan, spool: Pipe, clock: Clock, control: Pipe) -> None:
@@ -52,7 +50,7 @@ def _spool(plan: ReplayPlan, spool: Pipe, clock: Clock) -> int:
         SegmentWriter(plan.segments, REQUESTS_SEGMENT, REQUESTS, clock=clock, flush_ns=FLUSH_NS) as requests,
         SegmentWriter(plan.segments, CLIENT_SEGMENT, SAMPLES, clock=clock, flush_ns=FLUSH_NS) as samples,
     ):
-        books = Books(plan, requests, samples, clock)
+        books = Books(plan, requests, samples)
         poll = select.poll()
         poll.register(spool.fileno(), select.POLLIN)
         while True:
@@ -68,34 +66,25 @@ def _spool(plan: ReplayPlan, spool: Pipe, clock: Clock) -> int:
 class Books:
     """Turns frames into rows of the two segments."""
 
-    def __init__(self, plan: ReplayPlan, requests: SegmentWriter, samples: SegmentWriter, clock: Clock) -> None:
+    def __init__(self, plan: ReplayPlan, requests: SegmentWriter, samples: SegmentWriter) -> None:
         self._protocol = PROTOCOLS[plan.protocol]
-        self._requests, self._samples, self._clock = requests, samples, clock
-        self._process = ProcessReader()
-        self._epoch_ns: int | None = None
-        self._sample_ns = 0
+        self._requests, self._samples = requests, samples
         self.rows = 0
 
-    def take(self, frames: list[RawExchange | SampleFrame | EpochFrame]) -> None:
+    def take(self, frames: list[Frame]) -> None:
         """Append what came."""
         for frame in frames:
             if isinstance(frame, RawExchange):
                 self._requests.append([exchange_row(frame, self._protocol)])
                 self.rows += 1
-            elif isinstance(frame, SampleFrame):
-                self._samples.append([_sample("client", *value) for value in frame.values])
             else:
-                self._epoch_ns = frame.epoch_ns
+                self._samples.append([_client_sample(*value) for value in frame.values])
 
     def tick(self) -> None:
-        """Flush what is old enough, and sample this process once a second."""
-        now_ns = self._clock.now_ns()
-        if self._epoch_ns is not None and now_ns >= self._epoch_ns and now_ns - self._sample_ns >= SAMPLE_NS:
-            self._sample_ns = now_ns
-            self._samples.append([_sample("spooler", *value) for value in self._process.read(now_ns - self._epoch_ns)])
+        """Flush what is old enough."""
         self._requests.tick()
         self._samples.tick()
 
 
-def _sample(source: str, t_ns: int, metric: str, value: float) -> dict[str, Any]:
-    return {"t_ns": t_ns, "source": source, "metric": metric, "labels": None, "value": value}
+def _client_sample(t_ns: int, metric: str, value: float) -> dict[str, Any]:
+    return {"t_ns": t_ns, "source": "client", "metric": metric, "labels": None, "value": value}

@@ -7,28 +7,16 @@ kernel's high-resolution timer makes it readable at the deadline, and the loop w
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import os
 import time
 from collections.abc import Callable
 from typing import Protocol
 
+from harness.alarm import Alarm
 from harness.clock import NS_PER_S
-
-_CLOCK_MONOTONIC = 1
-_TFD_TIMER_ABSTIME = 1
-_TFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC  # the kernel defines TFD_NONBLOCK and TFD_CLOEXEC as these
+from harness.errors import HostError
 
 SPIN_NS = 3_000_000
 """Fallback only: loop timers may be a millisecond early and two late, so the last 3 ms before a deadline are polled."""
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
-
-
-class _Itimerspec(ctypes.Structure):
-    _fields_ = (("it_interval", _Timespec), ("it_value", _Timespec))
 
 
 class Timer(Protocol):
@@ -47,47 +35,31 @@ def make_timer(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) ->
     """Return a timerfd timer, or the sleep-then-spin one where the kernel has none."""
     try:
         return TimerFd(loop, callback)
-    except OSError:
+    except HostError:
         return SpinTimer(loop, callback)
 
 
 class TimerFd:
-    """One-shot absolute timer on a timerfd. OSError when the platform has none (Python has os.timerfd_* only from 3.13)."""
+    """One-shot absolute timer on an ``Alarm``. Raises HostError when the platform has none."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if not hasattr(libc, "timerfd_create"):
-            raise OSError("timerfd_create is missing")
-        fd = int(libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_FLAGS))
-        if fd < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create failed")
-        self._settime = libc.timerfd_settime
-        self._fd, self._loop, self._callback = fd, loop, callback
-        self._spec = _Itimerspec()
-        self._ref = ctypes.byref(self._spec)
-        loop.add_reader(fd, self._fired)
+        self._alarm = Alarm()
+        self._loop, self._callback = loop, callback
+        loop.add_reader(self._alarm.fd, self._fired)
 
     def arm(self, deadline_ns: int) -> None:
         """Fire at ``deadline_ns``; a deadline in the past fires at the next loop pass."""
-        # A value of zero would disarm instead of firing.
-        value = self._spec.it_value
-        value.tv_sec, value.tv_nsec = divmod(max(1, deadline_ns), NS_PER_S)
-        if self._settime(self._fd, _TFD_TIMER_ABSTIME, self._ref, None) != 0:
-            raise OSError(ctypes.get_errno(), "timerfd_settime failed")
+        self._alarm.arm(deadline_ns)
 
     def close(self) -> None:
         """Remove the descriptor from the loop and close it."""
-        if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = -1
+        if self._alarm.fd >= 0:
+            self._loop.remove_reader(self._alarm.fd)
+            self._alarm.close()
 
     def _fired(self) -> None:
-        try:
-            os.read(self._fd, 8)
-        except BlockingIOError:  # armed again between the wake-up and this call
-            return
-        self._callback()
+        if self._alarm.clear():  # False: armed again between the wake-up and this call
+            self._callback()
 
 
 class SpinTimer:

@@ -19,7 +19,6 @@ import uvloop
 from harness.replay.contract import ReplayPlan
 from harness.replay.dialer import reach
 from harness.replay.engine import Counts, Engine
-from harness.replay.frames import encode_epoch
 from harness.replay.selfsample import Prober
 
 WARM_UP_S = 20.0
@@ -123,7 +122,6 @@ async def _replay(loop: asyncio.AbstractEventLoop, engine: Engine, sink: SpoolSi
         late_ns = time.monotonic_ns() - epoch.result()
         if late_ns >= 0:
             raise WorkerStoppedError(f"the epoch passed {late_ns} ns before the worker was armed")
-        sink.write(encode_epoch(epoch.result()))
         prober = Prober(loop, engine, sink, epoch.result())
         engine.arm(epoch.result(), sink)
         _tell(control, "armed", "")

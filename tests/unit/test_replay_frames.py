@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.record.schema import EndKind
-from harness.replay.frames import EpochFrame, FrameReader, RawExchange, SampleFrame, encode_epoch, encode_exchange, encode_samples
+from harness.replay.frames import FrameReader, RawExchange, SampleFrame, encode_exchange, encode_samples
 from tests.unit.test_wire_sse import cut
 
 NS = st.integers(-(2**62), 2**62)
@@ -32,17 +32,17 @@ def exchanges(draw: st.DrawFn) -> RawExchange:
 
 
 SAMPLES = st.lists(st.tuples(NS, st.text(max_size=5), st.floats(allow_nan=False, allow_infinity=False)), max_size=4)
-FRAMES = exchanges() | SAMPLES.map(lambda v: SampleFrame(tuple(v))) | NS.map(EpochFrame)
+FRAMES = exchanges() | SAMPLES.map(lambda v: SampleFrame(tuple(v)))
 
 
-def encode(frame: RawExchange | SampleFrame | EpochFrame) -> bytes:
+def encode(frame: RawExchange | SampleFrame) -> bytes:
     if isinstance(frame, RawExchange):
         return encode_exchange(frame)
-    return encode_samples(list(frame.values)) if isinstance(frame, SampleFrame) else encode_epoch(frame.epoch_ns)
+    return encode_samples(list(frame.values))
 
 
 @given(st.lists(FRAMES, max_size=6), st.lists(st.integers(0, 10_000), max_size=8))
-def test_frames_come_back_whatever_the_reads_were(frames: list[RawExchange | SampleFrame | EpochFrame], places: list[int]) -> None:
+def test_frames_come_back_whatever_the_reads_were(frames: list[RawExchange | SampleFrame], places: list[int]) -> None:
     reader = FrameReader()
     body = b"".join(map(encode, frames))
     got = [frame for piece in cut(body, places) for frame in reader.feed(piece)]
@@ -50,7 +50,7 @@ def test_frames_come_back_whatever_the_reads_were(frames: list[RawExchange | Sam
     assert reader.pending == 0
 
 
-def plain(frame: RawExchange | SampleFrame | EpochFrame) -> RawExchange | SampleFrame | EpochFrame:
+def plain(frame: RawExchange | SampleFrame) -> RawExchange | SampleFrame:
     """What a lone surrogate becomes on the way: text goes as UTF-8."""
     if isinstance(frame, RawExchange):
         return frame._replace(error=frame.error.encode("utf-8", "replace").decode())

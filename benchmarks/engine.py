@@ -1,0 +1,90 @@
+"""``make bench``: the load engine beside a plain client, same truth server, same load, in one run; ratios at the end.
+
+Error is the client's stamp minus the write that the truth server logged. Run it on a quiet host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import baseline
+from harness.calibrate.certificate import RateRow, Thresholds
+from harness.calibrate.drive import TOKENS, Ladder, calibrate, request_body, stage_arrivals
+from harness.calibrate.measure import Exchange, rate_row
+from harness.clock import MonotonicClock
+from harness.runtimes.ports import HOST, free_port
+from harness.runtimes.process import ServerProcess
+from harness.runtimes.truth import LOG_NAME, TruthRuntime
+from harness.runtimes.truth_log import read_log
+from harness.runtimes.truth_server import MODEL
+from harness.system import Arm, ModelPin, Pins
+from harness.wire import PROTOCOLS
+
+SECONDS = 6.0
+
+
+def engine(rate: float) -> RateRow:
+    """Measure the load engine at one rate; the attempt that counts is the first."""
+    with tempfile.TemporaryDirectory() as cache:
+        made = calibrate(cache=Path(cache), host="bench", quick=True, clock=MonotonicClock(), ladder=Ladder((rate,), SECONDS))
+    return made.rates[0]
+
+
+def plain(rate: float) -> RateRow:
+    """Measure the plain client at one rate, in a process of its own."""
+    arrivals, _ = stage_arrivals(Ladder((rate,), SECONDS))
+    bodies = [request_body(i) for i in range(len(arrivals))]
+    with tempfile.TemporaryDirectory() as name:
+        folder, port, server = Path(name), free_port(), ServerProcess()
+        runtime = TruthRuntime()
+        arm = Arm(name="truth", runtime="truth", args={"ttft": 20, "gap": 10})
+        try:
+            server.start(runtime.command(arm, Pins(model=ModelPin(id=MODEL, dtype="none")), port, folder), folder / "log")
+            server.wait_ready(lambda: runtime.ready(f"http://{HOST}:{port}"), 30.0, MonotonicClock())
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                path = PROTOCOLS["completions"].path
+                rows, cpu_s, epoch_ns = pool.apply(baseline.drive, (HOST, port, path, bodies, arrivals.tolist()))
+        finally:
+            server.stop()
+        truth = {e["request"]: np.asarray(e["actual_ns"], dtype=np.int64) - epoch_ns for e in read_log(folder / LOG_NAME).to_pylist()}
+    exchanges = [_exchange(row, truth.get(f"c{i}")) for i, row in enumerate(rows)]
+    return rate_row(rate, len(rows), exchanges, cpu_s, Thresholds())
+
+
+def _exchange(row: baseline.Row, written: np.ndarray | None) -> Exchange:  # type: ignore[type-arg]
+    truth = written if written is not None else np.zeros(0, dtype=np.int64)
+    slip = None if row.send_ns is None else row.send_ns - row.arrival_ns
+    return Exchange(slip, np.asarray(row.stamps, dtype=np.int64), truth, row.done and len(truth) == TOKENS)
+
+
+COLUMNS = ("slip_p50_ns", "slip_p99_ns", "ttft_error_p99_ns", "tbt_error_p99_ns", "client_cpu_us_per_event")
+
+
+def main() -> None:
+    """Print one table a rate."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rates", type=float, nargs="+", default=[50.0, 100.0, 200.0], help="requests per second")
+    for rate in parser.parse_args().rates:
+        rows = {"engine": engine(rate), "plain client": plain(rate)}
+        print(f"\n{rate:g} req/s, {rate * TOKENS:g} events/s, {SECONDS:g} s  (times in ms, CPU in us an event)")
+        print(f"{'':14s}{'delivered':>12s}" + "".join(f"{c.removesuffix('_ns'):>26s}" for c in COLUMNS))
+        for name, row in rows.items():
+            values = [getattr(row, c) for c in COLUMNS]
+            scaled = [None if v is None else v / 1e6 if c.endswith("_ns") else v for c, v in zip(COLUMNS, values, strict=True)]
+            shown = "".join(f"{'-' if v is None else f'{v:.3f}':>26s}" for v in scaled)
+            print(f"{name:14s}{row.delivered:>6d}/{row.offered:<5d}{shown}")
+        print(f"{'plain/engine':26s}" + "".join(_ratio(rows, c) for c in COLUMNS))
+
+
+def _ratio(rows: dict[str, RateRow], column: str) -> str:
+    a, b = (getattr(rows[name], column) for name in ("engine", "plain client"))
+    return f"{f'{b / a:.1f}x' if a and b is not None else '-':>26s}"
+
+
+if __name__ == "__main__":
+    main()
