@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from analysis.latency import TAILS, Tail, samples
 from analysis.model import Figure, Interval, Outcome, Outcomes
 from analysis.rates import Status
 from analysis.run import RunMeasures
-from analysis.tails import Sample, percentile_figure
+from analysis.tails import Sample, minimum_requests, percentile_figure
 from harness.record.reader import RunRecord
 from harness.record.spec import PercentileRule
 
@@ -21,6 +22,10 @@ Replicates = Sequence[tuple[RunRecord, RunMeasures]]
 
 SEVERITY: tuple[Status, ...] = ("unknown", "undefined", "withheld")
 """Which reason a cell shows first when replicates lack a figure for different ones."""
+
+INSUFFICIENT = "insufficient_sample"
+_COUNTED = re.compile(r"(.*) = (\d+)")
+"""A denominator that counts: its words and its number."""
 
 
 class CellMeasures(NamedTuple):
@@ -57,11 +62,12 @@ def measure_cell(runs: Replicates) -> CellMeasures:
     for metric in runs[0][1].figures:
         parts = [measures.figures[metric] for _, measures in runs]
         if any(part.status != "ok" for part in parts):
-            figures[metric] = _lacking(parts, _replicates(runs))
+            figures[metric] = _lacking(parts, _replicates(runs), tails.get(metric))
         elif metric in tails:
             figures[metric] = _percentile(tails[metric], parts, pooled[tails[metric].sample], plan)
         elif metric == "slip_max":
-            figures[metric] = replace(parts[0], value=max(_values(parts)), n=sum(p.n for p in parts))
+            population = f"{parts[0].population}, pooled over {len(parts)} replicates"
+            figures[metric] = replace(parts[0], value=max(_values(parts)), n=sum(p.n for p in parts), population=population)
         else:
             figures[metric] = _mean(parts, plan, runs)
     counted = [measures.outcomes for _, measures in runs]
@@ -112,18 +118,40 @@ def _rate_interval(metric: str, values: Sequence[float], mean: float, plan: _Pla
     return replicate_interval(values, plan.starts, plan.level)
 
 
-def _lacking(parts: Sequence[Figure], replicates: Sequence[int]) -> Figure:
+def _lacking(parts: Sequence[Figure], replicates: Sequence[int], tail: Tail | None) -> Figure:
     missing = [(r, p) for r, p in zip(replicates, parts, strict=True) if p.status != "ok"]
     status = next(s for s in SEVERITY if any(p.status == s for _, p in missing))
-    grouped: dict[str, list[str]] = {}
+    grouped: dict[str, list[tuple[int, Figure]]] = {}
     for r, p in missing:
-        grouped.setdefault(f"{p.status}: {p.reason}", []).append(str(r))
-    reason = "; ".join(f"replicate{'s' * (len(who) > 1)} {', '.join(who)} {why}" for why, who in grouped.items())
-    return replace(missing[0][1], value=None, status=status, n=sum(p.n for p in parts), reason=reason, interval=None)
+        why = INSUFFICIENT if tail and p.reason.startswith(INSUFFICIENT) else p.reason
+        grouped.setdefault(f"{p.status}: {why}", []).append((r, p))
+    reasons = [_reason(why, who, tail, everyone=len(who) == len(parts)) for why, who in grouped.items()]
+    population = f"{parts[0].population}, {'pooled' if tail else 'mean'} over {len(parts)} replicates"
+    n = sum(p.n for p in parts)
+    return replace(missing[0][1], value=None, status=status, n=n, population=population, reason="; ".join(reasons), interval=None)
+
+
+def _reason(why: str, who: Sequence[tuple[int, Figure]], tail: Tail | None, *, everyone: bool) -> str:
+    """One reason of some replicates; replicates that have too few requests share one although each has its own count."""
+    if tail and why.endswith(INSUFFICIENT):
+        counts = [p.n for _, p in who]
+        few = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)}-{max(counts)}"
+        why += f": {few} requests a replicate, {minimum_requests(tail.fraction)} needed"
+    if everyone:
+        return why.partition(": ")[2]  # the figure's own status says the rest
+    return f"replicate{'s' * (len(who) > 1)} {', '.join(str(r) for r, _ in who)} {why}"
 
 
 def _shared(texts: Sequence[str]) -> str:
-    return texts[0] if len(set(texts)) == 1 else " | ".join(texts)
+    """One denominator for all replicates: the same text, or the same words with the counts summed."""
+    if len(set(texts)) == 1:
+        return texts[0]
+    counted = [_COUNTED.fullmatch(text) for text in texts]
+    words = {found[1] for found in counted if found}
+    if len(words) > 1 or not all(counted):
+        return " | ".join(texts)
+    total = sum(int(found[2]) for found in counted if found)
+    return f"{words.pop()} = {total} over {len(texts)} replicates"
 
 
 def _values(parts: Sequence[Figure]) -> list[float]:

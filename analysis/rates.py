@@ -92,7 +92,7 @@ def _service(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, outcomes:
     uncounted = "; ".join(filter(None, [unknown, "valid requests with an unknown number of tokens" if (tokens == MISSING).any() else ""]))
     share, served = (valid / offered if offered else 0.0), (valid / done if done else 0.0)
     nothing = none or ("" if done else "no request of the cohort completed")
-    by_offered, by_done = f"offered requests N_off = {offered}", f"completed requests = {done}"
+    by_offered, by_done = f"offered requests, N_off = {offered}", f"completed requests = {done}"
     return [
         _rate("goodput", "req/s", valid / seconds, offered, COHORT, per_window, unknown=unknown, undefined=none),
         _rate("token_goodput", "tok/s", int(tokens.sum()) / seconds, offered, COHORT, per_window, unknown=uncounted, undefined=none),

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from analysis.model import CampaignAnalysis
-from analysis.report.view import Table, VerdictView, View, build_view
+from analysis.report.table import Table
+from analysis.report.view import VerdictView, View, build_view
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|!~$@])")
 _AUTOLINK = re.compile(r"(?i)(https?|ftp|mailto|www)([:.])")
@@ -33,8 +34,10 @@ def _lines(view: View) -> Iterator[str]:
     yield ""
     yield from _verdict(view.verdict)
     yield from _table(view.outcomes)
+    for table in view.glance:
+        yield from _table(table)
     for title, tables in (
-        ("Numbers", view.numbers),
+        ("Every figure", view.numbers),
         ("Gates", view.gates),
         ("Gates by run", view.gates_by_run),
         ("Coordinates", view.coordinates),
@@ -77,10 +80,10 @@ def _table(table: Table) -> Iterator[str]:
     for row in table.rows:
         yield _row(row)
     yield ""
-    if table.folded:
-        yield from ("</details>", "")
     if table.note:
         yield from (escape(table.note), "")
+    if table.folded:
+        yield from ("</details>", "")
 
 
 def _row(cells: tuple[str, ...]) -> str:

@@ -7,15 +7,19 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from analysis.model import CampaignAnalysis
-from analysis.report.view import NOT_PASSED, Table, VerdictView, build_view
+from analysis.report.table import Table
+from analysis.report.view import NOT_PASSED, VerdictView, build_view
 
 _STYLES = {"PASS": "green", "FAIL": "bold red", "UNKNOWN": "bold yellow", "better": "green", "worse": "red"}
 _BRIEF = 90
 """A reason column beyond this turns a terminal table into a ribbon; the reports have the whole text."""
 
+_PLACES = 3
+"""Runs named beside a gate's reason; when it is more, their number is what a reader of a terminal needs."""
+
 
 def render_terminal(c: CampaignAnalysis, console: Console, *, verdict_only: bool = False) -> None:
-    """Print verdict, outcomes, numbers and what stands against a claim; with ``verdict_only`` just the verdict."""
+    """Print verdict, outcomes, the numbers at a glance and what stands against a claim; with ``verdict_only`` just the verdict."""
     view = build_view(c)
     console.print(Text(view.verdict.headline, style="bold green" if view.verdict.ranked else "bold red"))
     console.print(Text(f"{view.campaign}: {view.question}"))
@@ -23,11 +27,14 @@ def render_terminal(c: CampaignAnalysis, console: Console, *, verdict_only: bool
     _verdict(view.verdict, console)
     if verdict_only:
         return
-    for table in (view.outcomes, *(t for t in view.numbers if not t.folded)):
+    for table in (view.outcomes, *view.glance):
         _print(table, console)
+    told = {reason.code for reason in view.verdict.reasons}
     for table in view.gates:
         if table.title == NOT_PASSED:
-            _gates(table, console)
+            _gates(table, told, console)
+    console.print()
+    console.print(Text(view.sealed, style="dim"))
 
 
 def _verdict(verdict: VerdictView, console: Console) -> None:
@@ -40,20 +47,36 @@ def _verdict(verdict: VerdictView, console: Console) -> None:
         console.print(Text(f"      -> {reason.remedy}"))
     for gate, why in verdict.waivers:
         console.print(Text.assemble("  ", ("waived ", "bold yellow"), f"{gate}: {why}"))
-    for missing in verdict.incomplete:
+    told = {text for reason in verdict.reasons for text in reason.texts}
+    for missing in (m for m in verdict.incomplete if m not in told):
         console.print(Text.assemble("  ", ("incomplete ", "bold yellow"), missing))
 
 
-def _gates(table: Table, console: Console) -> None:
-    """As a list: seven columns of prose do not fit a terminal."""
+def _gates(table: Table, told: set[str], console: Console) -> None:
+    """One entry a gate and verdict; ``told``: gates whose reasons and remedies the refusal has given already."""
     console.print()
     console.print(Text(table.title, style="bold"))
-    for code, verdict, reason, measured, protects, remedy, where in table.rows:
-        style = _STYLES.get(verdict.split(",")[0], "")
-        console.print(Text.assemble("  ", (verdict, style), " ", (code, "bold"), f" (protects {protects}): {reason}"))
-        for line in (measured, f"in {where}", f"-> {remedy}" if remedy else ""):
-            if line:
-                console.print(Text(f"      {line}"))
+    entries: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
+    for code, verdict, reason, _, protects, remedy, where in table.rows:
+        entries.setdefault((verdict.split(":")[0], code, protects, remedy), []).append((reason, where))
+    for (verdict, code, protects, remedy), found in entries.items():
+        runs = [place for _, where in found for place in where.split(", ")]
+        above = "; reasons above" if code in told else ""
+        line = f" in {_places(runs)} (protects {protects}){above}"
+        console.print(Text.assemble("  ", (verdict, _STYLES.get(verdict.split(",")[0], "")), " ", (code, "bold"), line))
+        if not above:
+            _explain(found, remedy, console)
+
+
+def _explain(found: list[tuple[str, str]], remedy: str, console: Console) -> None:
+    for reason, where in found:
+        console.print(Text(f"      {reason}" + (f" ({_places(where.split(', '))})" if len(found) > 1 else "")))
+    if remedy:
+        console.print(Text(f"      -> {remedy}"))
+
+
+def _places(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= _PLACES else f"{len(names)} places"
 
 
 def _print(table: Table, console: Console) -> None:

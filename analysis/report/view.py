@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from analysis.model import (
@@ -24,25 +22,13 @@ from analysis.model import (
     Standing,
     Verdict,
 )
+from analysis.report.numbers import glance, numbers
+from analysis.report.table import Table
 from analysis.report.words import Unit, basis, clean, coordinate, decimals_for, latency_unit, measured, number, percent, shorten, source
 
 OUTCOME_ORDER = (Outcome.VALID, Outcome.MISS, Outcome.REJECTED, Outcome.FAILED, Outcome.CANCELLED, Outcome.OPEN)
 _PLACE_AT_END = re.compile(r"(.*) \(([^()]+)\)")
 NOT_PASSED = "Gates that did not pass"
-_FAMILIES = ("req/s", "tok/s", "ratio", "s")
-_FAMILY_TITLES = {"req/s": "Request rates", "tok/s": "Token rates", "ratio": "Shares", "s": "Times"}
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Header and rows of plain text. ``numeric``: columns set flush right. ``folded``: shown on demand where the medium can."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numeric: frozenset[int] = frozenset()
-    note: str = ""
-    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +61,13 @@ class View:
     evidence: str
     verdict: VerdictView
     outcomes: Table
+    glance: tuple[Table, ...]
     numbers: tuple[Table, ...]
     gates: tuple[Table, ...]
     gates_by_run: tuple[Table, ...]
     coordinates: tuple[Table, ...]
     provenance: tuple[Table, ...]
+    sealed: str
     unit: Unit = field(default_factory=lambda: Unit("s"))
 
 
@@ -93,13 +81,21 @@ def build_view(c: CampaignAnalysis) -> View:
         evidence=_evidence(c),
         verdict=_verdict(c, unit),
         outcomes=_outcomes(c),
-        numbers=_numbers(c, unit),
+        glance=glance(c, unit),
+        numbers=numbers(c, unit),
         gates=(*_standing_gates(c), overview),
         gates_by_run=by_run,
         coordinates=_coordinates(c),
         provenance=_provenance(c),
+        sealed=_sealed(c),
         unit=unit,
     )
+
+
+def _sealed(c: CampaignAnalysis) -> str:
+    runs = [run for cell in c.cells for run in cell.runs]
+    kept = sum(run.seal_root is not None for run in runs)
+    return f"{kept} of {len(runs)} runs sealed, campaign digest {clean(c.digest)[:16]}"
 
 
 def _all_figures(c: CampaignAnalysis) -> Iterable[Figure]:
@@ -152,7 +148,8 @@ def _standings(ranking: Ranking, unit: Unit) -> Table:
     rows = [_standing(s, own, places, tied=ties[s.rank] > 1) for s in ranking.standings]
     note = "Equal ranks are ties: the intervals do not tell these arms apart, or show them equivalent."
     header = ("Rank", "Arm", "Cell", f"{clean(ranking.metric)}, {clean(own.name)}", "Interval", "Basis")
-    return Table("Standings", header, tuple(rows), frozenset({3, 4}), note if max(ties.values(), default=1) > 1 else "")
+    table = Table("Standings", header, tuple(rows), frozenset({3, 4}), note if max(ties.values(), default=1) > 1 else "")
+    return table.without_shared(5, "Intervals:")
 
 
 def _standing(s: Standing, own: Unit, places: int, *, tied: bool) -> tuple[str, ...]:
@@ -194,44 +191,6 @@ def _outcomes(c: CampaignAnalysis) -> Table:
 def _share(cell: CellAnalysis, outcome: Outcome) -> str:
     count, offered = cell.outcomes.counts.get(outcome, 0), cell.outcomes.offered
     return f"{count} ({percent(count / offered)})" if offered else str(count)
-
-
-def _numbers(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
-    """One table for each unit; diagnostics, which are never ranked, apart and folded."""
-    units = [*_FAMILIES, *sorted({f.unit for f in _all_figures(c)} - set(_FAMILIES))]
-    tables = [_family(c, u, unit, diagnostic=d) for d in (False, True) for u in units]
-    return tuple(t for t in tables if t.rows)
-
-
-def _family(c: CampaignAnalysis, family: str, unit: Unit, *, diagnostic: bool) -> Table:
-    own = unit if family == "s" else Unit(family)
-    wanted = [(cell, f) for cell in c.cells for f in cell.figures.values() if f.unit == family and f.diagnostic == diagnostic]
-    bases = dict(zip(dict.fromkeys(basis(f.interval) for _, f in wanted if f.interval), _marks(), strict=False))
-    metrics = list(dict.fromkeys(f.metric for _, f in wanted))
-    rows = [row for metric in metrics for row in _metric_rows([(cell, f) for cell, f in wanted if f.metric == metric], own, bases)]
-    title = f"{_FAMILY_TITLES.get(family, 'Figures')}, {clean(own.name)}" + (" (diagnostic: never ranked)" if diagnostic else "")
-    header = ("Metric", "Cell", "Value", "Interval", "n", "Population", "Per, or reason")
-    note = "Intervals: " + "; ".join(f"{mark} = {text}" for text, mark in bases.items()) + "." if bases else ""
-    return Table(title, header, tuple(rows), frozenset({2, 3, 4}), note, folded=diagnostic)
-
-
-def _marks() -> Iterable[str]:
-    """a to z, then a2, b2, ...: footnote marks."""
-    return (letter if n == 1 else f"{letter}{n}" for n in itertools.count(1) for letter in string.ascii_lowercase)
-
-
-def _metric_rows(figures: Sequence[tuple[CellAnalysis, Figure]], unit: Unit, bases: Mapping[str, str]) -> Iterable[tuple[str, ...]]:
-    """One metric over the cells, in one unit and to the same place; ``bases``: footnote mark by what an interval rests on."""
-    places = unit.decimals(f for _, f in figures)
-    for cell, f in figures:
-        interval = f"{unit.interval(f.interval, places)} {bases[basis(f.interval)]}" if f.interval else ""
-        yield (clean(f.metric), clean(cell.cell), unit.value(f, places), interval, str(f.n), clean(f.population), _why(f))
-
-
-def _why(figure: Figure) -> str:
-    """What a number is divided by, and why there is none."""
-    parts = [clean(figure.denominator) if figure.status == "ok" else "", clean(figure.reason)]
-    return "; ".join(p for p in parts if p)
 
 
 def _checks_of(c: CampaignAnalysis) -> Iterable[tuple[str, CheckResult]]:

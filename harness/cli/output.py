@@ -18,9 +18,14 @@ P = ParamSpec("P")
 OK, REFUSED, USAGE, ENVIRONMENT, INCONCLUSIVE = range(5)
 
 
+FILE_WIDTH = 120
+"""Columns where no terminal gives a width (a pipe, a file): two arms with intervals side by side; never the machine's own COLUMNS."""
+
+
 def console() -> Console:
     """Standard output for people; no markup or emoji, since names come from manifests."""
-    return Console(markup=False, emoji=False, highlight=False, soft_wrap=not sys.stdout.isatty())
+    terminal = sys.stdout.isatty()
+    return Console(markup=False, emoji=False, highlight=False, soft_wrap=not terminal, width=None if terminal else FILE_WIDTH)
 
 
 def emit_json(document: Any) -> None:

@@ -31,6 +31,7 @@ def analyze(campaign_dir: Path, as_json: bool) -> int:
         emit_json(to_json(found))
     else:
         render_terminal(found, console())
+        console().print(printable(f"every figure, coordinate and seal: trigpoint report {campaign_dir}"))
     return OK
 
 
@@ -141,7 +142,7 @@ def report(campaign_dir: Path, out: Path | None, as_json: bool) -> int:
         emit_json({name: str(path) for name, path in paths.items()} | {"refused": isinstance(found.verdict, Refusal)})
     else:
         render_terminal(found, console())
-        console().print(f"report: {paths['html']}")
+        console().print(printable(f"every figure, coordinate and seal: {paths['html']}"))
     return OK
 
 

@@ -81,14 +81,22 @@ def test_a_figure_that_one_replicate_lacks_is_lacking_in_the_cell_with_the_reaso
     found = cell(replicate(3, [10] * 4), replicate(7, [10]))
     figure = found.figures["ttft_p50"]
     assert (figure.status, figure.value, figure.interval) == ("withheld", None, None)
-    assert figure.reason.startswith("replicate 7 withheld: insufficient_sample: n=1")
+    assert figure.reason == "replicate 7 withheld: insufficient_sample: 1 requests a replicate, 2 needed"
+    assert figure.population.endswith("pooled over 2 replicates")
     assert found.figures["goodput"].status == "ok"
 
 
 def test_equal_reasons_are_told_once() -> None:
     figure = cell(replicate(0, [10]), replicate(1, [10])).figures["ttft_p50"]
-    assert figure.reason.startswith("replicates 0, 1 withheld:")
-    assert figure.reason.count("insufficient_sample") == 1
+    assert figure.reason == "insufficient_sample: 1 requests a replicate, 2 needed"
+    figure = cell(replicate(0, [10] * 20), replicate(1, [10] * 30)).figures["ttft_p99"]
+    assert figure.reason == "insufficient_sample: 20-30 requests a replicate, 100 needed"
+
+
+def test_a_denominator_that_counts_is_summed() -> None:
+    found = cell(replicate(0, [10] * 4), replicate(1, [10] * 6))
+    assert found.figures["attainment"].denominator == "offered requests, N_off = 10 over 2 replicates"
+    assert found.figures["goodput"].denominator.startswith("measured window W = ")
 
 
 def test_unknown_outranks_withheld() -> None:

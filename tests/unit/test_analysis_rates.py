@@ -96,7 +96,7 @@ def test_throughput_counts_stamps_in_the_window_of_all_requests() -> None:
     assert found["token_throughput"].value == (1 + 1 + 3) / 10
     assert found["request_throughput"].value == 1 / 10  # only the first ended inside; the broken one never completed
     assert found["offered_rate"].value == 3 / 10
-    assert found["attainment"].denominator == "offered requests N_off = 3"
+    assert found["attainment"].denominator == "offered requests, N_off = 3"
     assert found["goodput"].denominator == "measured window W = 10 s"
 
 

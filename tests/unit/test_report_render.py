@@ -125,8 +125,8 @@ def test_figures_follow_the_page_in_light_and_dark(ranked: str) -> None:
 
 def test_the_verdict_comes_first_and_everything_has_its_place(ranked: str, refused: str) -> None:
     body = ranked[ranked.index("<main>") :]
-    places = [body.index(w) for w in ("Ranking by goodput", "Waived gates", 'id="outcomes"', "Time to first token", "Requests in flight",
-                                      'id="numbers"', 'id="gates"', 'id="coordinates"', 'id="provenance"')]  # fmt: skip
+    places = [body.index(w) for w in ("Ranking by goodput", "Waived gates", 'id="outcomes"', 'id="numbers"', "Time to first token",
+                                      "Requests in flight", 'id="every"', 'id="gates"', 'id="coordinates"', 'id="provenance"')]  # fmt: skip
     assert places == sorted(places)
     assert "No ranking" in refused[refused.index("<main>") :][:300]
 
@@ -165,10 +165,11 @@ def test_a_withheld_number_shows_its_reason_and_no_number() -> None:
 
 
 def test_every_figure_carries_n_and_its_interval() -> None:
-    (line,) = [x for x in render_markdown(campaign()).splitlines() if x.startswith("| goodput | budget-8192")]
-    assert "| 10.10 | \\[9.90, 10.30\\] a | 610 |" in line
-    assert "Intervals: a = 95 %, t over replicates, n=5 (replicate)." in render_markdown(campaign())
-    assert "measured window W = 12 s" in line
+    text = render_markdown(campaign())
+    (line,) = [x for x in text.splitlines() if x.startswith("| goodput | budget-8192")]
+    assert "| 10.10 | \\[9.90, 10.30\\] | 610 |" in line
+    assert "Per measured window W = 12 s. Intervals: 95 %, t over replicates, n=5 (replicate)." in text
+    assert "### Request rates, req/s, over offered cohort (arrival in the measured window)" in text
 
 
 def test_one_table_has_one_unit() -> None:
@@ -222,7 +223,7 @@ def test_the_terminal_says_the_verdict_first_and_all_reasons() -> None:
     text = printed(campaign(refused=True))
     assert text.startswith("No ranking: goodput")
     assert "pin the revision in the manifest" in text
-    assert "FAIL receive_lag (protects latency, goodput)" in text
+    assert "FAIL receive_lag in budget-512@x1 / replicate 3 (protects latency, goodput); reasons above" in text
     brief = printed(campaign(), verdict_only=True)
     assert "Ranking by goodput" in brief
     assert "Outcomes" not in brief
