@@ -1,6 +1,6 @@
 """Workloads: pure functions from public traces and seeds to an immutable schedule."""
 
-from workloads.build import build_schedule
+from workloads.build import build_schedule, check_rows
 from workloads.plan import TraceSource, WorkloadPlan
 from workloads.schedule import Schedule, Trace
 from workloads.tokens import ByteTokenizer, HFTokenizer, TokenSource, load_tokenizer
@@ -18,6 +18,7 @@ __all__ = [
     "WorkloadPlan",
     "apply",
     "build_schedule",
+    "check_rows",
     "find_trace",
     "formats",
     "load_tokenizer",

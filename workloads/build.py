@@ -56,11 +56,7 @@ def build_schedule(
     Raises UsageError with all problems of the first stage that has any: the plan, the trace, its chain, the rows (nothing to send, lengths
     that do not fit the model or the output control), the prompts.
     """
-    check_plan(plan, chat_overhead)
-    horizon_ns = transforms.to_ns(plan.horizon_s)
-    rows = _trace_rows(plan, load_trace(plan.trace, search_path), horizon_ns) if plan.trace else _drawn_rows(plan, horizon_ns)
-    if not len(rows.arrival_ns):
-        raise _empty(plan, rows)
+    rows = _rows(plan, load_trace(plan.trace, search_path) if plan.trace else None, chat_overhead)
     overhead = chat_overhead if plan.api == "chat" else 0
     added = tokens.added_tokens if plan.api == "completions" and plan.prompts.source == "text" and server_adds_bos else 0
     check_lengths(plan, rows.input_tokens, rows.output_tokens, rows.source_row, max_model_len, overhead + added)
@@ -80,6 +76,24 @@ def build_schedule(
         ignore_eos=plan.output.control in {"forced", "client_stop"},
         client=rows.client,
     )
+
+
+def check_rows(plan: WorkloadPlan, trace: Trace | None) -> None:
+    """Raise what ``build_schedule`` would, as far as it can be known before a server says its tokenizer and its longest request.
+
+    ``trace``: the loaded ``plan.trace``. A server takes minutes to start; a window outside the trace should not cost them.
+    """
+    rows = _rows(plan, trace, 0)
+    check_lengths(plan, rows.input_tokens, rows.output_tokens, rows.source_row, np.iinfo(np.int64).max, 0)
+
+
+def _rows(plan: WorkloadPlan, trace: Trace | None, chat_overhead: int) -> _Rows:
+    check_plan(plan, chat_overhead)
+    horizon_ns = transforms.to_ns(plan.horizon_s)
+    rows = _drawn_rows(plan, horizon_ns) if trace is None else _trace_rows(plan, trace, horizon_ns)
+    if not len(rows.arrival_ns):
+        raise _empty(plan, rows)
+    return rows
 
 
 def _trace_rows(plan: WorkloadPlan, trace: Trace, horizon_ns: int) -> _Rows:

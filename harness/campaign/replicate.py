@@ -21,7 +21,7 @@ from harness.record.attempt import Attempt
 from harness.record.facts import Fact, Facts
 from harness.record.provenance import source_digest, version
 from harness.record.schema import SAMPLES, EndKind
-from harness.record.segments import SegmentWriter
+from harness.record.segments import DISK_REFUSED, SegmentWriter
 from harness.record.spec import CertificateRef, RunSpec, TraceRef
 from harness.replay.contract import Progress, ReplayPlan
 from harness.replay.session import ReplaySession, missing_rows
@@ -82,6 +82,7 @@ def prepare(run: PlannedRun, campaign: Campaign, server: Server, attempt: Attemp
     )
     facts = _facts_before(run, server)
     refuse_mismatch(run, facts)
+    refuse_version(run, facts)
     spec = freeze(
         run,
         campaign,
@@ -141,6 +142,31 @@ def refuse_mismatch(run: PlannedRun, facts: Facts) -> None:
         )
 
 
+def refuse_version(run: PlannedRun, facts: Facts) -> None:
+    """Stop before any load when the server states another version than the arm declares. A silent server leaves it unknown.
+
+    ``0.32.0`` holds for ``0.32.0+cpu``: the local part names a build of that version (PEP 440).
+    """
+    found = facts.before.get("server.version")
+    stated = str(found.value) if found is not None and found.value is not None else None
+    if run.arm.version is None or stated is None or run.arm.version in (stated, stated.partition("+")[0]):
+        return
+    raise HostError.single(
+        "version_differs",
+        f"arms.{run.arm.name}.version={run.arm.version}: the server says {stated}, so its numbers would be filed under another system",
+        f"write version: {stated}, or start the version that is declared",
+        where=run.cell,
+    )
+
+
+def refuse_disk_fault(fault: str | None, segments: Path) -> None:
+    """Raise when the engine stopped because the disk refused its rows: the attempt stays cut and is run again on resume."""
+    if fault is not None and f"[{DISK_REFUSED}]" in fault:
+        what = f"the load engine could not write its rows and stopped: {fault.partition(' [')[0]}"
+        remedy = "free space (or raise the limit), then run the same command again; finished replicates are untouched"
+        raise HostError.single(DISK_REFUSED, what, remedy, str(segments))
+
+
 def execute(prepared: Prepared, server: Server, attempt: Attempt, settings: Settings, manifest_text: str) -> str:
     """Replay, observe, compact and seal; return the seal's root.
 
@@ -183,6 +209,7 @@ def _drive(session: ReplaySession, prepared: Prepared, server: Server, attempt: 
     finally:
         sampler.stop()
     summary = session.summary()
+    refuse_disk_fault(summary.fault, attempt.segments)
     sampler.scrape_now(settings.clock.now_ns() - epoch_ns)
     for writer in writers:
         writer.close()

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import errno
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.campaign.preflight import check_kept, preflight
 from harness.campaign.replicate import Settings, execute, prepare
-from harness.campaign.servers import Keeper, check_arm
-from harness.errors import TrigpointError
+from harness.campaign.servers import Keeper
+from harness.errors import HostError, TrigpointError
 from harness.manifest import Campaign, PlannedRun
 from harness.record.attempt import Attempt
 from harness.record.journal import Journal, campaign_lock, write_campaign
 from harness.record.reader import latest_sealed
-from harness.runtimes import get_runtime
-from workloads import find_trace
+from harness.record.segments import disk_refused
+
+__all__ = ["Done", "header", "preflight", "run_campaign"]
+
+
+_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENAMETOOLONG})
+"""Refusals of a file system; every other OSError is our own fault and keeps its traceback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +35,21 @@ class Done:
     kept: int
 
 
-def preflight(campaign: Campaign, search_path: Sequence[Path]) -> None:
-    """Find everything that can be known to be wrong before a server is started: arms, flags, traces; all problems at once."""
-    problems = []
-    seen_arms: set[str] = set()
-    for run in campaign.runs:
-        if run.arm.name in seen_arms:
-            continue
-        seen_arms.add(run.arm.name)
-        try:
-            check_arm(get_runtime(run.arm.runtime), run)
-            if run.workload.trace:
-                find_trace(run.workload.trace, search_path)
-        except TrigpointError as error:
-            problems += [p for p in error.problems if p not in problems]
-            kind = type(error)
-    if problems:
-        raise kind(*problems)
-
-
 def run_campaign(campaign: Campaign, settings: Settings) -> Done:
     """Run every planned replicate that is not sealed yet, in the campaign's order.
 
-    Raises the first HostError of a run (a server that never gets ready, a pin that does not match) after journalling it; a later call goes
-    on from there. A KeyboardInterrupt leaves the current attempt unsealed, which marks it as cut.
+    Raises the first HostError of a run (a server that never gets ready, a pin that does not match, a disk that refuses) after journalling
+    it; a later call goes on from there. A KeyboardInterrupt leaves the current attempt unsealed, which marks it as cut.
     """
     preflight(campaign, settings.search_path)
     folder = settings.results / campaign.name
-    folder.mkdir(parents=True, exist_ok=True)
+    with _disk_told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     with campaign_lock(folder):
         write_campaign(folder, header(campaign))
         journal = Journal(folder / "journal.jsonl")
         sealed = latest_sealed(folder)
+        check_kept(list(sealed.values()))
         kept = len(sealed)
         todo = [run for run in campaign.runs if (run.cell, run.replicate) not in sealed]
         journal.append("campaign", digest=campaign.digest, planned=len(campaign.runs), kept=kept)
@@ -84,16 +75,29 @@ def _one(run: PlannedRun, campaign: Campaign, settings: Settings, keeper: Keeper
     attempt = Attempt.create(settings.results, campaign.name, run.cell, run.replicate)
     where = {"cell": run.cell, "replicate": run.replicate, "attempt": attempt.number}
     journal.append("started", **where)
-    outcome = "cut"  # what it is called unless it gets to the end
     try:
-        server = keeper.use(run)
-        prepared = prepare(run, campaign, server, attempt, settings)
-        root = execute(prepared, server, attempt, settings, campaign.text)
-        outcome = "sealed"
-    except TrigpointError as error:
-        attempt.observe("error", problems=[str(p) for p in error.problems])
+        with _disk_told(attempt.path):
+            server = keeper.use(run)
+            prepared = prepare(run, campaign, server, attempt, settings)
+            root = execute(prepared, server, attempt, settings, campaign.text)
+        journal.append("sealed", **where, root=root)
+    except BaseException as error:
+        # The disk may be what failed: a second refusal must not hide the first.
+        with contextlib.suppress(HostError):
+            if isinstance(error, TrigpointError) and not attempt.sealed:
+                attempt.observe("error", problems=[str(p) for p in error.problems])
+            journal.append("sealed" if attempt.sealed else "cut", **where)
         raise
-    finally:
-        journal.append(outcome, **where, **({"root": root} if outcome == "sealed" else {}))
     settings.say(f"sealed {run.cell} replicate {run.replicate} (attempt {attempt.number})")
     return attempt.path
+
+
+@contextlib.contextmanager
+def _disk_told(path: Path) -> Iterator[None]:
+    """Turn what the system says of a file into an instruction, wherever it was written from (logs, copies, folders)."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        raise disk_refused(Path(error.filename) if isinstance(error.filename, str) else path, error) from error

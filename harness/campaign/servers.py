@@ -12,7 +12,10 @@ from harness.errors import HostError, UsageError
 from harness.manifest import PlannedRun
 from harness.record.facts import ServerExit
 from harness.runtimes import get_runtime
+from harness.runtimes.asking import ask
 from harness.runtimes.contract import Runtime, Target
+from harness.runtimes.endpoint import authorisation
+from harness.runtimes.ports import holder
 from harness.runtimes.process import ServerProcess, free_port
 
 READY_DEADLINE_S = 300.0
@@ -44,10 +47,11 @@ class Server:
 class Keeper:
     """Hands out the server a run needs and stops the one before it. Use as a context manager: nothing is left running."""
 
-    def __init__(self, folder: Path, clock: Clock, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, clock: Clock, say: Callable[[str], None], ready_deadline_s: float = READY_DEADLINE_S) -> None:
         self._folder = folder
         self._clock = clock
         self._say = say
+        self._ready_deadline_s = ready_deadline_s
         self._server: Server | None = None
 
     def __enter__(self) -> Self:
@@ -77,11 +81,7 @@ class Keeper:
         if not runtime.managed:
             base_url = run.arm.base_url or ""
             if not runtime.ready(base_url):
-                raise HostError.single(
-                    "endpoint_unreachable",
-                    f"url={base_url}: nothing answers there as an OpenAI-compatible server",
-                    "start the server, or correct the arm's url",
-                )
+                raise _unreachable(run.arm.name, base_url)
             return Server(key, runtime, runtime.target(run.arm, run.pins, base_url), None, None, ())
         return self._launch(runtime, run, key)
 
@@ -95,7 +95,8 @@ class Keeper:
         try:
             process.start(command, log, cpus=run.placement.get("server", ()))
             base_url = f"http://127.0.0.1:{port}"
-            process.wait_ready(lambda: runtime.ready(base_url), READY_DEADLINE_S, self._clock)
+            process.wait_ready(lambda: runtime.ready(base_url), self._ready_deadline_s, self._clock)
+            refuse_stranger(process, port, key[0])
             target = runtime.target(run.arm, run.pins, base_url)
         except BaseException:
             process.stop()
@@ -106,6 +107,28 @@ class Keeper:
 def _recorded(argv: tuple[str, ...]) -> tuple[str, ...]:
     """The command line as records keep it: the program by name, since the folder it lies in is this machine's and changes no number."""
     return tuple(Path(word).name if i == 0 else word for i, word in enumerate(argv))
+
+
+def refuse_stranger(process: ServerProcess, port: int, arm: str) -> None:
+    """Raise HostError ``stale_server`` when what answers on ``port`` is not the server we started (somebody took the port in between)."""
+    if process.listens_on(port):
+        return
+    raise HostError.single(
+        "stale_server",
+        f"port={port}: arm {arm} was started for it, but {holder(port)} answers there; its numbers would be another server's",
+        "stop that process, then run the same command again",
+    )
+
+
+def _unreachable(arm: str, base_url: str) -> HostError:
+    reply = ask(base_url, "/v1/models", headers=authorisation(base_url))
+    said = "no answer" if reply is None else f"HTTP {reply.status}, which lists no model"
+    if reply is not None and reply.status in (401, 403):
+        remedy = "bind a key to this host in keys.toml of your configuration folder"
+    else:
+        remedy = "start the server, or correct the arm's url; /v1/models is appended to it, so it does not end in /v1"
+    what = f"arms.{arm}.url={base_url}: GET {base_url}/v1/models gave {said}; there is no OpenAI-compatible server to measure"
+    return HostError.single("endpoint_unreachable", what, remedy)
 
 
 def check_arm(runtime: Runtime, run: PlannedRun) -> None:

@@ -9,21 +9,22 @@ from analysis.compare import Side
 from analysis.model import CampaignAnalysis
 from analysis.papers import find_paper, read_papers
 from harness.cli.places import attempts_below
-from harness.errors import Problem, TrigpointError, UsageError
+from harness.errors import HostError, Problem, TrigpointError, UsageError
 from harness.record.journal import read_campaign
 from harness.record.reader import RunRecord, find_attempts, latest_sealed, read_run
 
 PAPER = "paper:"
 
 
-def load_records(path: Path) -> tuple[list[RunRecord], list[str]]:
+def load_records(path: Path) -> tuple[list[RunRecord], list[Problem]]:
     """Read every latest sealed attempt below ``path``; an unreadable one is named, the others are kept."""
-    records, broken = [], []
+    records: list[RunRecord] = []
+    broken: list[Problem] = []
     for attempt in attempts_below(path):
         try:
             records.append(read_run(attempt))
         except TrigpointError as error:
-            broken.append(f"{attempt}: {error.problems[0].what}")
+            broken += error.problems
     return records, broken
 
 
@@ -33,9 +34,11 @@ def analyze_campaign(folder: Path) -> CampaignAnalysis:
     records, broken = load_records(folder)
     sealed = latest_sealed(folder)
     missing = [f"{cell} replicate {r}: {_state(folder, cell, r)}" for cell, r in header.planned if (cell, r) not in sealed]
+    if broken and not records:
+        raise HostError(*broken)  # nothing can be said, and running again would cure nothing
     if not records:
         raise UsageError(Problem("no_sealed_run", f"runs=0 sealed in {folder}: there is nothing to analyze", "run the campaign first"))
-    return analyze(records, incomplete=(*missing, *broken))
+    return analyze(records, incomplete=(*missing, *(f"{p.where}: {p.what}" for p in broken)))
 
 
 def _state(folder: Path, cell: str, replicate: int) -> str:
@@ -51,10 +54,12 @@ def resolve_side(name: str, metric: str | None, papers: Path | None) -> tuple[Si
         return find_paper(read_papers(papers), name.removeprefix(PAPER)).side, None
     records, broken = load_records(Path(name))
     cells = sorted({r.spec.cell for r in records})
+    if broken and not records:
+        raise HostError(*broken)
     if len(cells) != 1:
         what = f"{name} holds {len(cells)} cells ({', '.join(cells) or 'none'}); a side of a comparison is one cell"
         raise UsageError.single(
-            "side_ambiguous" if cells else "side_empty", what, "name one cell's folder: CAMPAIGN/CELL", "; ".join(broken)
+            "side_ambiguous" if cells else "side_empty", what, "name one cell's folder: CAMPAIGN/CELL"
         )
     cell = analyze(records, incomplete=()).cells[0]
     return side_of(cell, records[0].spec, metric, name), records[0].spec.campaign_digest

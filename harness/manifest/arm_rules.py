@@ -14,6 +14,8 @@ from harness.manifest.schema import Arm, Pins
 from harness.record.coordinates import RUN_COORDINATES
 
 _ATTESTABLE = ("model.", "tokenizer.", "hardware.", "parallelism.", "runtime.")
+_LENGTH = "max_model_len"
+"""No coordinate, but without it nothing can be sent to a server that does not state it."""
 _ARG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 _ENV_NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,127}", re.ASCII)
 _SECRET_ENV = re.compile(r"(?:^|_)(?:TOKEN|KEY|APIKEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:$|_)")
@@ -38,12 +40,20 @@ def _endpoint(path: Path, arm: Arm) -> Findings:
         if value:
             remedy = "delete it; what you know of the server's settings goes into attest"
             yield Finding("not_for_endpoint", (*path, key), ": we do not start an endpoint, so nothing could obey it", remedy)
-    for name in arm.attest:
-        if name not in RUN_COORDINATES or not name.startswith(_ATTESTABLE):
+    for name, attested in arm.attest.items():
+        if name == _LENGTH:
+            yield from _length((*path, "attest", name), attested)
+        elif name not in RUN_COORDINATES or not name.startswith(_ATTESTABLE):
             choices = [c for c in RUN_COORDINATES if c.startswith(_ATTESTABLE)]
             near = nearest(name, choices)
             remedy = f"did you mean {near}?" if near else f"use one of: {', '.join(choices)}"
             yield Finding("unknown_coordinate", (*path, "attest", name), ": not a coordinate of the system that one can vouch for", remedy)
+
+
+def _length(path: Path, value: object) -> Findings:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        remedy = "write a whole number of tokens, e.g. max_model_len: 8192"
+        yield Finding("bad_number", path, f"={shown(value)}: the longest prompt and reply together, in tokens", remedy)
 
 
 def _url(path: Path, url: str) -> Findings:

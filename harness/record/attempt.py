@@ -67,6 +67,11 @@ class Attempt:
         return cls(path=parent / str(number), number=number)
 
     @property
+    def sealed(self) -> bool:
+        """Whether it is finished; nothing in it is ever changed again."""
+        return (self.path / SEAL).exists()
+
+    @property
     def segments(self) -> Path:
         """Folder the workers write their segments to."""
         return self.path / SEGMENTS
@@ -138,7 +143,7 @@ class Attempt:
         return seal(self.path)
 
     def _open(self, name: str) -> Path:
-        if (self.path / SEAL).exists():
+        if self.sealed:
             raise ValueError(f"{self.path}: a sealed attempt is never changed")
         return self.path / name
 

@@ -21,7 +21,7 @@ from harness.record.seal import SEAL, SealState, check_seal
 from harness.record.spec import RunSpec
 from harness.record.tables import read_table
 
-__all__ = ["CampaignRuns", "RunRecord", "SealState", "find_attempts", "latest_sealed", "read_campaign_runs", "read_run"]
+__all__ = ["CampaignRuns", "RunRecord", "SealState", "check_format", "find_attempts", "latest_sealed", "read_campaign_runs", "read_run"]
 
 _RESTORE = "restore the file from a copy; if there is none, delete the attempt and re-run it"
 _TABLES = {"schedule": SCHEDULE, "truth": TRUTH, "requests": REQUESTS, "server_metrics": SAMPLES, "host": SAMPLES}
@@ -67,7 +67,7 @@ def read_run(path: Path) -> RunRecord:
     """
     if not path.is_dir():
         raise HostError(Problem("record_missing", "exists=no: there is no attempt here", "give the folder of an attempt", str(path)))
-    _check_format(path)
+    check_format(path)
     problems: list[Problem] = []
     spec = _try(problems, lambda: _model(path / "spec.json", RunSpec))
     coordinates = _try(problems, lambda: _model(path / "coordinates.json", RunCoordinates, _add_unknown))
@@ -134,8 +134,11 @@ def _json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _check_format(path: Path) -> None:
-    """Look at the format version alone, before anything that a later version may have shaped differently."""
+def check_format(path: Path) -> None:
+    """Look at an attempt's format version alone, before anything that a later version may have shaped differently.
+
+    Raises HostError ``record_newer``, ``record_older``, ``record_missing`` or ``record_damaged``.
+    """
     file = path / "spec.json"
     major = _json(file).get("format_major")
     if not isinstance(major, int) or isinstance(major, bool):

@@ -19,6 +19,7 @@ from harness.clock import NS_PER_S, Clock
 from harness.errors import HostError, Problem
 
 SUFFIX = ".arrows"
+DISK_REFUSED = "record_disk"
 _END_MARK = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # Arrow IPC: continuation marker and a metadata length of zero
 
 
@@ -111,7 +112,7 @@ def disk_refused(path: Path, error: OSError) -> HostError:
     """Say which file could not be written and what to do about it."""
     return HostError(
         Problem(
-            code="record_disk",
+            code=DISK_REFUSED,
             where=str(path),
             what=f"errno={error.errno} ({os.strerror(error.errno or 0)}): the record could not be written, so this attempt proves nothing",
             remedy="free space or fix the permissions of the results folder, then resume; finished replicates are untouched",

@@ -101,13 +101,13 @@ class EndpointRuntime:
 
 def _length(entry: Mapping[str, Any], arm: Arm, base_url: str) -> int:
     """Longest prompt plus reply, as listed or attested; guessing it would send what the server must refuse."""
-    for value in (entry.get("max_model_len"), arm.attested.get("max_model_len"), arm.attested.get("server.max_model_len")):
+    for value in (entry.get("max_model_len"), arm.attested.get("max_model_len")):
         if isinstance(value, int) and value > 0:
             return value
     raise HostError.single(
         "length_unknown",
         f"{base_url} does not state max_model_len of {entry['id']}: prompts could not be kept within it",
-        "attest it: attested: {max_model_len: N}",
+        f"add to arms.{arm.name}: attest: {{max_model_len: N}}",
     )
 
 

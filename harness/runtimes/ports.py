@@ -30,7 +30,7 @@ def check_port(port: int) -> None:
         except OSError as refused:
             raise HostError.single(
                 "port_in_use",
-                f"port={port} on {HOST} is taken by {_holder(port)}: a reply from there would not be the server under test",
+                f"port={port} on {HOST} is taken by {holder(port)}: a reply from there would not be the server under test",
                 "stop that process or choose another port",
             ) from refused
 
@@ -44,6 +44,7 @@ def listeners(port: int) -> set[int]:
     return {c.pid for c in connections if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port and c.pid}
 
 
-def _holder(port: int) -> str:
+def holder(port: int) -> str:
+    """Name who listens on ``port``, for a person."""
     pids = sorted(listeners(port))
     return f"pid {', '.join(map(str, pids))}" if pids else "a process that this user cannot see"
