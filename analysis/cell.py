@@ -66,7 +66,7 @@ def measure_cell(runs: Replicates) -> CellMeasures:
         elif metric in tails:
             figures[metric] = _percentile(tails[metric], parts, pooled[tails[metric].sample], plan)
         elif metric == "slip_max":
-            population = f"{parts[0].population}, pooled over {len(parts)} replicates"
+            population = f"{parts[0].population}, pooled over {_count(len(parts))}"
             figures[metric] = replace(parts[0], value=max(_values(parts)), n=sum(p.n for p in parts), population=population)
         else:
             figures[metric] = _mean(parts, plan, runs)
@@ -78,13 +78,17 @@ def _replicates(runs: Replicates) -> tuple[int, ...]:
     return tuple(record.spec.replicate for record, _ in runs)
 
 
+def _count(replicates: int) -> str:
+    return f"{replicates} replicate{'s' * (replicates != 1)}"
+
+
 def _pool(runs: Replicates) -> dict[str, Sample]:
     taken = [samples(m.clocks, m.outcome, m.outcomes) for _, m in runs]
     return {name: _joined([one[name] for one in taken]) for name in taken[0]}
 
 
 def _joined(parts: Sequence[Sample]) -> Sample:
-    population = f"{parts[0].population}, pooled over {len(parts)} replicates"
+    population = f"{parts[0].population}, pooled over {_count(len(parts))}"
     return Sample.of(np.concatenate([p.values for p in parts]), population, requests=sum(p.requests for p in parts))
 
 
@@ -104,7 +108,7 @@ def _mean(parts: Sequence[Figure], plan: _Plan, runs: Replicates) -> Figure:
         parts[0],
         value=mean,
         n=sum(p.n for p in parts),
-        population=f"{parts[0].population}, mean over {len(parts)} replicates",
+        population=f"{parts[0].population}, mean over {_count(len(parts))}",
         denominator=_shared([p.denominator for p in parts]),
         interval=_rate_interval(parts[0].metric, values, mean, plan, runs),
     )
@@ -126,7 +130,7 @@ def _lacking(parts: Sequence[Figure], replicates: Sequence[int], tail: Tail | No
         why = INSUFFICIENT if tail and p.reason.startswith(INSUFFICIENT) else p.reason
         grouped.setdefault(f"{p.status}: {why}", []).append((r, p))
     reasons = [_reason(why, who, tail, everyone=len(who) == len(parts)) for why, who in grouped.items()]
-    population = f"{parts[0].population}, {'pooled' if tail else 'mean'} over {len(parts)} replicates"
+    population = f"{parts[0].population}, {'pooled' if tail else 'mean'} over {_count(len(parts))}"
     n = sum(p.n for p in parts)
     return replace(missing[0][1], value=None, status=status, n=n, population=population, reason="; ".join(reasons), interval=None)
 
@@ -151,7 +155,7 @@ def _shared(texts: Sequence[str]) -> str:
     if len(words) > 1 or not all(counted):
         return " | ".join(texts)
     total = sum(int(found[2]) for found in counted if found)
-    return f"{words.pop()} = {total} over {len(texts)} replicates"
+    return f"{words.pop()} = {total} over {_count(len(texts))}"
 
 
 def _values(parts: Sequence[Figure]) -> list[float]:

@@ -121,9 +121,9 @@ def _population(found: Sequence[Found], unit: Unit) -> Table:
     rows = [row for metric in metrics for row in _metric_rows([(cell, f) for cell, f in found if f.metric == metric], own, marks)]
     kind = " (diagnostic: never ranked)" if first.diagnostic else ""
     title = f"{_FAMILY_TITLES.get(first.unit, 'Figures')}, {clean(own.name)}, over {clean(first.population)}{kind}"
-    header = ("Metric", "Cell", "Value", "Interval", "n", "Why not", "Per")
+    header = ("Metric", "Cell", "Value", "Interval", "n", "Reason", "Per")
     table = Table(title, header, tuple(rows), frozenset({2, 3, 4}), _legend(marks), folded=True)
-    return table.without_shared(6, "Per").without_shared(5, "Why not:")
+    return table.without_shared(6, "Per").without_shared(5, "Reason:")
 
 
 def _metric_rows(found: Sequence[Found], unit: Unit, marks: Mapping[str, str]) -> Iterable[tuple[str, ...]]:
