@@ -42,7 +42,7 @@ def answers(command: Callable[P, int | None]) -> Callable[P, None]:
     """Wrap a command: its return value is the exit code, expected errors print as instructions without a traceback."""
 
     @wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+    def _wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             code = command(*args, **kwargs)
         except TrigpointError as error:
@@ -56,7 +56,7 @@ def answers(command: Callable[P, int | None]) -> Callable[P, None]:
             code = 130
         raise SystemExit(code or OK)
 
-    return wrapped
+    return _wrapped
 
 
 def printable(text: str) -> str:
