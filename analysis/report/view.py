@@ -95,7 +95,8 @@ def build_view(c: CampaignAnalysis) -> View:
 def _sealed(c: CampaignAnalysis) -> str:
     runs = [run for cell in c.cells for run in cell.runs]
     kept = sum(run.seal_root is not None for run in runs)
-    return f"{kept} of {len(runs)} runs sealed, campaign digest {clean(c.digest)[:16]}"
+    missing = f", {len(c.incomplete)} planned runs incomplete" if c.incomplete else ""
+    return f"{kept} of {len(runs)} analyzed runs sealed{missing}, campaign digest {clean(c.digest)[:16]}"
 
 
 def _all_figures(c: CampaignAnalysis) -> Iterable[Figure]:

@@ -224,9 +224,26 @@ def test_the_terminal_says_the_verdict_first_and_all_reasons() -> None:
     assert text.startswith("No ranking: goodput")
     assert "pin the revision in the manifest" in text
     assert "FAIL receive_lag in budget-512@x1 / replicate 3 (protects latency, goodput); reasons above" in text
+    assert "10 of 10 analyzed runs sealed, 1 planned runs incomplete, campaign digest abababababababab" in text
     brief = printed(campaign(), verdict_only=True)
     assert "Ranking by goodput" in brief
     assert "Outcomes" not in brief
+
+
+def test_two_arms_fit_a_screenful_when_all_is_well() -> None:
+    assert len(printed(campaign()).splitlines()) < 80
+
+
+def test_a_waived_gate_is_told_once_with_its_runs_counted() -> None:
+    text = printed(campaign())
+    assert text.count("UNKNOWN, waived starvation in 10 places (protects fairness)") == 1
+    assert text.count("-> use a trace with clients") == 1
+
+
+def test_a_missing_run_is_not_told_twice() -> None:
+    gap = "a@x1 replicate 4: not run"
+    c = campaign(refused=True, incomplete=(gap,), verdict=Refusal("t", (Reason("run_incomplete", gap, "resume"),)))
+    assert printed(c).count(gap) == 1
 
 
 def test_nothing_drives_the_terminal() -> None:
