@@ -262,9 +262,7 @@ def _join(table: pa.Table, truth: pa.Table, epoch_ns: int) -> dict[int, Exchange
     return {row["request_id"]: exchange(row, written.get(f"c{row['request_id']}", nothing), TOKENS) for row in table.to_pylist()}
 
 
-def _rows(
-    exchanges: Mapping[int, Exchange], ladder: Ladder, stages: Int64, cpu: list[float | None], attempt: int
-) -> tuple[RateRow, ...]:
+def _rows(exchanges: Mapping[int, Exchange], ladder: Ladder, stages: Int64, cpu: list[float | None], attempt: int) -> tuple[RateRow, ...]:
     rows = []
     for index, rate in enumerate(ladder.rates):
         members = np.flatnonzero(stages == index).tolist()

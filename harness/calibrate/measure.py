@@ -58,9 +58,7 @@ def nearest_rank(values: Stamps, p: float) -> int | None:
     return int(np.sort(values)[max(1, int(np.ceil(p * len(values) - 1e-9))) - 1])
 
 
-def rate_row(
-    rate: float, offered: int, exchanges: list[Exchange], cpu_s: float | None, limits: Thresholds, attempt: int = 1
-) -> RateRow:
+def rate_row(rate: float, offered: int, exchanges: list[Exchange], cpu_s: float | None, limits: Thresholds, attempt: int = 1) -> RateRow:
     """Summarise one rate. TBT error is the absolute difference of gaps; an undelivered request adds no error, it fails the rate."""
     whole = [item for item in exchanges if item.delivered]
     slip = np.asarray([item.slip_ns for item in exchanges if item.slip_ns is not None], dtype=np.int64)

@@ -22,7 +22,7 @@ from harness.record.segments import disk_refused
 __all__ = ["Done", "header", "preflight", "run_campaign"]
 
 
-_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENAMETOOLONG})
+_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR, errno.EEXIST})
 """Refusals of a file system; every other OSError is our own fault and keeps its traceback."""
 
 

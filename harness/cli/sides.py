@@ -58,8 +58,6 @@ def resolve_side(name: str, metric: str | None, papers: Path | None) -> tuple[Si
         raise HostError(*broken)
     if len(cells) != 1:
         what = f"{name} holds {len(cells)} cells ({', '.join(cells) or 'none'}); a side of a comparison is one cell"
-        raise UsageError.single(
-            "side_ambiguous" if cells else "side_empty", what, "name one cell's folder: CAMPAIGN/CELL"
-        )
+        raise UsageError.single("side_ambiguous" if cells else "side_empty", what, "name one cell's folder: CAMPAIGN/CELL")
     cell = analyze(records, incomplete=()).cells[0]
     return side_of(cell, records[0].spec, metric, name), records[0].spec.campaign_digest

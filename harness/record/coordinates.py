@@ -83,9 +83,7 @@ RUN_COORDINATES: dict[str, str] = {
 }
 """Every sealed run coordinate with a one-line meaning. Order is the order of printing."""
 
-CONSEQUENCES: frozenset[str] = frozenset(
-    {"runtime.packages", "runtime.effective_config", "runtime.kv_capacity_tokens"}
-)
+CONSEQUENCES: frozenset[str] = frozenset({"runtime.packages", "runtime.effective_config", "runtime.kv_capacity_tokens"})
 """The closed list of facts that may differ *by consequence* of a declared difference (DESIGN 9). Never dtype, model or workload."""
 
 

@@ -11,7 +11,16 @@ import pyarrow as pa
 from harness.vocabulary import EndKind, EventKind
 
 __all__ = [
-    "FORMAT_MAJOR", "FORMAT_MINOR", "MEASUREMENT_PROTOCOL", "REQUESTS", "RUN_FILES", "SAMPLES", "SCHEDULE", "TRUTH", "EndKind", "EventKind",
+    "FORMAT_MAJOR",
+    "FORMAT_MINOR",
+    "MEASUREMENT_PROTOCOL",
+    "REQUESTS",
+    "RUN_FILES",
+    "SAMPLES",
+    "SCHEDULE",
+    "TRUTH",
+    "EndKind",
+    "EventKind",
 ]
 
 FORMAT_MAJOR = 1

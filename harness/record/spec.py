@@ -10,17 +10,47 @@ from harness.record.schema import FORMAT_MAJOR, FORMAT_MINOR, MEASUREMENT_PROTOC
 from harness.system import Arm, EvidenceClass, Frozen, HardwarePin, ModelPin, ParallelismPin, Pins
 
 __all__ = [
-    "Arm", "CertificateRef", "Estimand", "EvidenceClass", "Frozen", "HardwarePin", "LoadPoint", "Metric", "ModelPin", "OutputControl",
-    "ParallelismPin", "PercentileRule", "Pins", "Rank", "Replication", "RunSpec", "Slo", "TraceRef", "Waiver", "Window", "WorkloadSpec",
+    "Arm",
+    "CertificateRef",
+    "Estimand",
+    "EvidenceClass",
+    "Frozen",
+    "HardwarePin",
+    "LoadPoint",
+    "Metric",
+    "ModelPin",
+    "OutputControl",
+    "ParallelismPin",
+    "PercentileRule",
+    "Pins",
+    "Rank",
+    "Replication",
+    "RunSpec",
+    "Slo",
+    "TraceRef",
+    "Waiver",
+    "Window",
+    "WorkloadSpec",
 ]
 
 OutputControl = Literal["natural", "capped", "forced", "client_stop"]
 Estimand = Literal["E1", "E2"]
 PercentileRule = Literal["nearest_rank", "linear"]
 Metric = Literal[
-    "goodput", "attainment",
-    "ttft_p50", "ttft_p95", "ttft_p99", "tbt_p50", "tbt_p95", "tbt_p99", "tpot_p50", "e2e_p50", "e2e_p95", "e2e_p99",
-    "request_throughput", "token_throughput",
+    "goodput",
+    "attainment",
+    "ttft_p50",
+    "ttft_p95",
+    "ttft_p99",
+    "tbt_p50",
+    "tbt_p95",
+    "tbt_p99",
+    "tpot_p50",
+    "e2e_p50",
+    "e2e_p95",
+    "e2e_p99",
+    "request_throughput",
+    "token_throughput",
 ]
 
 

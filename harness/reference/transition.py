@@ -34,9 +34,7 @@ def arrive(state: SchedulerState, declared: Iterable[Declaration]) -> SchedulerS
             raise ValueError(f"request_id={declaration.request_id!r}: already live, ids are used once")
         views[declaration.request_id] = RequestView(declaration)
         new.append(declaration.request_id)
-    return replace(
-        state, state_version=state.state_version + 1, waiting=state.waiting + tuple(new), finished=(), views=frozen_map(views)
-    )
+    return replace(state, state_version=state.state_version + 1, waiting=state.waiting + tuple(new), finished=(), views=frozen_map(views))
 
 
 def cancel(state: SchedulerState, request_ids: Iterable[str]) -> SchedulerState:

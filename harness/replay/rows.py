@@ -73,9 +73,7 @@ def missing_rows(plan: ReplayPlan, recorded: Collection[int], kind: EndKind) -> 
     """Rows for every offered request that has none, so that the partition closes: ``kind`` and the arrival, all else null."""
     known = set(recorded)
     error = "no row: the load engine stopped before it recorded this request"
-    empty: dict[str, Any] = dict.fromkeys(REQUESTS.names) | {
-        name: [] for name in ("event_ns", "event_tokens", "event_bytes", "event_kind")
-    }
+    empty: dict[str, Any] = dict.fromkeys(REQUESTS.names) | {name: [] for name in ("event_ns", "event_tokens", "event_bytes", "event_kind")}
     return [
         empty | {"request_id": i, "arrival_ns": arrival, "end_kind": kind.value, "error": error}
         for i, arrival in enumerate(plan.arrival_ns.tolist())

@@ -67,8 +67,14 @@ def installed_options(python: Path, script: str, cache: Path, env: Mapping[str, 
 def _ask_parser(python: Path, script: str, env: Mapping[str, str]) -> str:
     try:
         done = subprocess.run(
-            [str(python), "-c", script], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=dict(env),
-            timeout=DUMP_TIMEOUT_S, check=False, errors="replace",
+            [str(python), "-c", script],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=dict(env),
+            timeout=DUMP_TIMEOUT_S,
+            check=False,
+            errors="replace",
         )
     except (OSError, subprocess.TimeoutExpired) as bad:
         raise _unreadable(str(bad)) from bad

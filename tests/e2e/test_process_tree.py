@@ -90,7 +90,7 @@ def test_a_killed_harness_leaves_nothing_behind(tmp_path: Path, fork: str) -> No
     from harness.runtimes.contract import Command
     from harness.runtimes.process import ServerProcess
     process = ServerProcess()
-    log = Path({str(tmp_path / 'log')!r})
+    log = Path({str(tmp_path / "log")!r})
     process.start(Command(({sys.executable!r}, "-c", {FAMILY!r}), {{"PATH": os.environ["PATH"]}}, Path("/")), log)
     process.wait_ready(lambda: "stubborn" in log.read_text() and "family" in log.read_text(), 30, MonotonicClock())
     tree = process.tree_pids()

@@ -262,9 +262,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert run.seal.root == check_seal(attempt.path).root
 
 
-@pytest.mark.parametrize(
-    "argv", [("serve", "--api-key", "sk-1"), ("serve", "--api-key=sk-1"), ("serve", "--api_key", "sk-1")]
-)
+@pytest.mark.parametrize("argv", [("serve", "--api-key", "sk-1"), ("serve", "--api-key=sk-1"), ("serve", "--api_key", "sk-1")])
 def test_keys_are_refused_and_not_echoed(tmp_path: Path, argv: tuple[str, ...]) -> None:
     attempt = Attempt.create(tmp_path, "demo", "a@x1", 0)
     with pytest.raises(UsageError, match="record_secret") as caught:

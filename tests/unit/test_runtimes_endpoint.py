@@ -173,7 +173,12 @@ def test_a_key_goes_to_its_host_and_port_only(site: Site, config: Path, monkeypa
     assert EndpointRuntime().ready(url(site))
     assert site.seen == [("/v1/models", "Bearer k1")]
     assert authorisation("https://api.example.org/v1") == {"Authorization": "Bearer s3"}
-    for other in ("https://api.example.org:8443", "https://api.example.org.evil.net", f"http://127.0.0.1:{port + 1}", "https://example.org"):
+    for other in (
+        "https://api.example.org:8443",
+        "https://api.example.org.evil.net",
+        f"http://127.0.0.1:{port + 1}",
+        "https://example.org",
+    ):
         assert authorisation(other) == {}
 
 
@@ -201,7 +206,9 @@ def test_keys_that_others_can_read_are_refused(config: Path) -> None:
     assert [p.code for p in EndpointRuntime().check(arm(base_url="https://h"), PINS)] == ["keys_exposed"]
 
 
-@pytest.mark.parametrize("bad", ["", "127.0.0.1:80", "ftp://h", "http://", "http://u:secret@h", "http://h?x=1", "http://h:99999", "http://h#f"])
+@pytest.mark.parametrize(
+    "bad", ["", "127.0.0.1:80", "ftp://h", "http://", "http://u:secret@h", "http://h?x=1", "http://h:99999", "http://h#f"]
+)
 def test_bad_urls_are_refused_without_their_password(bad: str) -> None:
     with pytest.raises(UsageError) as caught:
         asking.split_url(bad)

@@ -166,8 +166,11 @@ def test_a_nonsense_usage_is_no_usage(count: Any) -> None:
 
 def test_a_whole_body_is_one_event_at_its_last_byte() -> None:
     body = json.dumps(
-        {"object": "chat.completion", "choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
-         "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+        {
+            "object": "chat.completion",
+            "choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+        }
     ).encode()
     decoder = BodyDecoder()
     decoder.feed(5, body[:10])
@@ -201,13 +204,10 @@ def test_an_error_never_repeats_the_prompt() -> None:
     assert len(short_error("x " * 1000)) <= 200
 
 
-KEYS = st.sampled_from(
-    ["choices", "delta", "message", "usage", "error", "code", "token_ids", "completion_tokens", "text", "object"]
-)
+KEYS = st.sampled_from(["choices", "delta", "message", "usage", "error", "code", "token_ids", "completion_tokens", "text", "object"])
 JSONISH = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(KEYS, inner, max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
     max_leaves=12,
 )
 
