@@ -88,7 +88,11 @@ def reap(server: int) -> int | None:
 
 
 def sweep(server: int) -> int | None:
-    """SIGKILL everything below this process until nothing is left; a fork in between is caught by the next round."""
+    """SIGKILL everything below this process until nothing is left; a fork in between is caught by the next round.
+
+    A process whose first thread is gone looks dead before its other threads are: it is waited for, or its exit code would be lost.
+    """
+    give_up = time.monotonic() + _LAST_WORDS_S
     code: int | None = None
     while True:
         left = descendants(os.getpid())
@@ -99,9 +103,17 @@ def sweep(server: int) -> int | None:
                 continue
         ended = reap(server)
         code = ended if ended is not None else code
-        if not left:
+        if not left and (_childless() or time.monotonic() > give_up):
             return code
         time.sleep(0.01)
+
+
+def _childless() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
 
 
 def launch(argv: Sequence[str], cwd: str, cpus: Sequence[int], close: Sequence[int]) -> int:

@@ -29,6 +29,9 @@ PROBE_S = 0.25
 KILL_WAIT_S = 10.0
 """A SIGKILLed process is gone in milliseconds unless it hangs in the kernel; ten seconds tell the two apart."""
 
+EXIT_WAIT_S = 1.0
+"""A process is seen dead some milliseconds before its keeper can collect and tell its exit code."""
+
 _TAIL_BYTES = 1 << 18
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 """Terminal escapes and control characters: a server's log is printed to a person's terminal, so it must not drive it."""
@@ -102,6 +105,8 @@ class ServerProcess:
     def exit_code(self) -> int | None:
         """Exit code of the ended server, negative for the signal that killed it; None while it runs or when nobody could see it end."""
         self._listen(0.0)
+        if self._exit is None and not self.alive():
+            self._listen(EXIT_WAIT_S)
         return self._exit
 
     def tree_pids(self) -> tuple[int, ...]:
