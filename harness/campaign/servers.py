@@ -121,7 +121,7 @@ def refuse_stranger(process: ServerProcess, port: int, arm: str) -> None:
 
 
 def _unreachable(arm: str, base_url: str) -> HostError:
-    reply = ask(base_url, "/v1/models", headers=authorisation(base_url))
+    reply = ask(base_url, "/v1/models", timeout_s=1.0, headers=authorisation(base_url))
     said = "no answer" if reply is None else f"HTTP {reply.status}, which lists no model"
     if reply is not None and reply.status in (401, 403):
         remedy = "bind a key to this host in keys.toml of your configuration folder"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,12 @@ from harness.errors import UsageError
 
 MAX_BODY = 16 << 20
 """A metrics page is some hundred kB; more than 16 MiB is not one, and must not fill our memory."""
+
+
+PATIENCE = 3
+"""A page takes one socket wait, or a few when it is large; a server that drips bytes must not hold up a run for ever."""
+
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,10 @@ def split_url(base_url: str) -> tuple[bool, str, int, str]:
 def ask(
     base_url: str, path: str, *, timeout_s: float = 2.0, headers: Mapping[str, str] | None = None, post: Mapping[str, Any] | None = None
 ) -> Reply | None:
-    """GET ``base_url + path``, or POST ``post`` as JSON; None when nothing answered in time. ``timeout_s`` is for each socket wait."""
+    """GET ``base_url + path``, or POST ``post`` as JSON; None when nothing answered in time.
+
+    ``timeout_s`` is for each socket wait; a body that drips in for more than ``PATIENCE`` times as long is no answer either.
+    """
     tls, host, port, prefix = split_url(base_url)
     connection: http.client.HTTPConnection
     if tls:
@@ -64,12 +74,24 @@ def ask(
     try:
         connection.request("GET" if post is None else "POST", prefix + path, body, {**kind, **(headers or {})})
         answer = connection.getresponse()
-        said = answer.read(MAX_BODY + 1)
+        said = _read(answer, time.monotonic() + PATIENCE * timeout_s)
     except (OSError, http.client.HTTPException):
         return None
     finally:
         connection.close()
-    return Reply(answer.status, said) if len(said) <= MAX_BODY else None
+    return Reply(answer.status, said) if said is not None else None
+
+
+def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes | None:
+    """Return the body, None when it is longer than MAX_BODY or not there by ``deadline`` (s, monotonic)."""
+    body = bytearray()
+    while part := answer.read1(_CHUNK):
+        body += part
+        if len(body) > MAX_BODY or time.monotonic() > deadline:
+            return None
+    if answer.length:  # closed before the length that it stated
+        return None
+    return bytes(body)
 
 
 def ask_json(base_url: str, path: str, *, timeout_s: float = 2.0, headers: Mapping[str, str] | None = None) -> Any:

@@ -102,6 +102,18 @@ ACTS: dict[str, Callable[[Writer, int], Awaitable[bool]]] = {
     "early_close": early_close,
     "never": never,
 }
+
+
+async def drip(writer: Writer) -> bool:
+    """A page that never ends, a byte at a time: no single wait for it is long."""
+    writer.write(HEAD)
+    while not writer.is_closing():
+        writer.write(chunk(b" "))
+        await writer.drain()
+        await asyncio.sleep(0.2)
+    return False
+
+
 SEEN: list[str | None] = [None]
 
 
@@ -121,7 +133,9 @@ async def serve(reader: asyncio.StreamReader, writer: Writer) -> None:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             method, path, _ = head.split(" ", 2)
             fields = {k.lower(): v for k, _, v in (line.partition(": ") for line in head.split("\r\n")[1:])}
-            if method == "GET":
+            if path.startswith("/drip"):
+                keep = await drip(writer)
+            elif method == "GET":
                 writer.write(page(path))
             else:
                 SEEN[0] = fields.get("authorization")

@@ -245,6 +245,20 @@ def test_a_full_disk_in_the_middle_keeps_what_was_sealed_and_stops_everything(tm
     assert "(1 were there already)" in again.stdout
 
 
+def test_a_load_engine_whose_rows_find_no_room_is_an_error_and_not_a_result(tmp_path: Path) -> None:
+    child = start(write(tmp_path, GOOD, ("  many:", "  # many:")), tmp_path / "results")
+    wait_for(lambda: replaying(tmp_path / "results" / "m", 1), child)
+    for process in children_of_ours(child):
+        if "harness.reference.server" not in " ".join(process.cmdline()):
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1, 1))
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 3, said
+    assert "the load engine could not write its rows" in said
+    assert "requests-w0.arrows" in said
+    assert not latest_sealed(tmp_path / "results" / "m")
+    assert json.loads((tmp_path / "results" / "m" / "journal.jsonl").read_text().splitlines()[-1])["event"] == "cut"
+
+
 @pytest.mark.parametrize("whole_group", [False, True])
 def test_ctrl_c_leaves_a_campaign_that_goes_on_and_no_process(tmp_path: Path, whole_group: bool) -> None:
     path, results = write(tmp_path, GOOD, ("  many:", "  # many:")), tmp_path / "results"
