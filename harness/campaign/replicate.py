@@ -19,7 +19,7 @@ from harness.manifest import Campaign, PlannedRun, freeze
 from harness.observe import Sampler, check_pins, host_facts
 from harness.record.attempt import Attempt
 from harness.record.facts import Fact, Facts
-from harness.record.provenance import source_digest, version
+from harness.record.provenance import git_state, source_digest, version
 from harness.record.schema import SAMPLES, EndKind
 from harness.record.segments import DISK_REFUSED, SegmentWriter
 from harness.record.spec import CertificateRef, RunSpec, TraceRef
@@ -122,7 +122,18 @@ def _all_facts(run: PlannedRun, server: Server) -> dict[str, Fact]:
     if not server.runtime.managed:
         reason = "attached endpoint: its host cannot be seen from here"
         host = {name: Fact(reason=reason, source="endpoint") for name in host}
-    return host | client | server.runtime.facts(run.arm, run.pins, server.target.base_url, server.log)
+    return host | client | _instrument() | server.runtime.facts(run.arm, run.pins, server.target.base_url, server.log)
+
+
+def _instrument() -> dict[str, Fact]:
+    """Which state of this instrument measured: the source digest in the spec says what ran, the commit where to find it."""
+    state = git_state()
+    if state is None:
+        return {"instrument.commit": Fact(reason="not a git checkout, or no git", source="git")}
+    return {
+        "instrument.commit": Fact(value=state.commit, source="git"),
+        "instrument.dirty": Fact(value=state.dirty, source="git"),
+    }
 
 
 def refuse_mismatch(run: PlannedRun, facts: Facts) -> None:
@@ -191,7 +202,6 @@ def execute(prepared: Prepared, server: Server, attempt: Attempt, settings: Sett
     else:
         attempt.server_log.write_text("", encoding="utf-8")
     attempt.compact(lambda recorded: missing_rows(prepared.plan, recorded, EndKind.CLIENT_FAULT))
-    server.serves += 1
     return attempt.seal()
 
 

@@ -32,8 +32,6 @@ class Server:
     process: ServerProcess | None
     log: Path | None
     argv: tuple[str, ...]
-    serves: int = 0
-    """replicates it has served"""
 
     def exit_state(self) -> ServerExit:
         """Say whether it still serves, and how it ended if it does not."""

@@ -173,6 +173,31 @@ def test_killing_the_server_seals_a_readable_record_with_every_outcome_and_no_ra
     assert "server_survived" in {r["code"] for r in refused["reasons"]}
 
 
+@pytest.mark.parametrize(
+    ("control", "prompts"),
+    [
+        ("natural", "prompts: {source: random-ids}"),
+        ("{control: capped, max-tokens: 8}", "prompts: {source: text}\n  api: chat"),
+        ("{control: client_stop, max-tokens: 64}", "prompts: {source: text}"),
+    ],
+)
+def test_every_length_control_and_prompt_source_agrees_with_what_the_server_counts(tmp_path: Path, control: str, prompts: str) -> None:
+    path = manifest(tmp_path, CONTROL=f"{control}\n  {prompts}")
+    # One arm and one replicate are enough to see what the server counted.
+    text = path.read_text(encoding="utf-8").replace("count: 2, server-starts: 2", "count: 1, server-starts: 1")
+    path.write_text("".join(line for line in text.splitlines(keepends=True) if "  many:" not in line), encoding="utf-8")
+    run(path, tmp_path / "results")
+    found = analyze_campaign(tmp_path / "results" / "demo")
+    (only,) = found.cells[0].runs
+    codes = {c.code: c for c in only.checks}
+    for code in ("partition_closes", "requests_wellformed", "tokens_agree", "counts_agree", "output_length", "delivered_load"):
+        assert codes[code].verdict == "PASS", f"{code}: {codes[code].reason}"
+    record = read_run(next(iter(latest_sealed(tmp_path / "results" / "demo").values())))
+    told = set(record.schedule.column("max_tokens").to_pylist())
+    assert told == {"natural": {None}, "{control: capped, max-tokens: 8}": {8}}.get(control, {64})
+    assert record.requests.column("usage_prompt_tokens").to_pylist() == record.schedule.column("input_tokens").to_pylist()
+
+
 def find_cut(campaign: Path) -> Path | None:
     """The attempt that is being written."""
     return next((p for p in find_attempts(campaign) if not (p / "SEAL").exists()), None)

@@ -35,7 +35,7 @@ def manifest(folder: Path, name: str, replicates: int) -> Path:
     """The committed manifest with windows of seconds and fewer replicates."""
     text = (ROOT / "manifests" / "vllm-cpu-azure-conv.yaml").read_text(encoding="utf-8")
     for old, new in (
-        ("warm-up: 10s, measured: 60s, drain: 10s", "warm-up: 4s, measured: 16s, drain: 4s"),
+        ("warm-up: 10s, measured: 30s, drain: 10s", "warm-up: 4s, measured: 16s, drain: 4s"),
         ("count: 5, server-starts: 5", f"count: {replicates}, server-starts: {replicates}"),
     ):
         assert old in text
