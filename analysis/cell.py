@@ -28,6 +28,10 @@ _COUNTED = re.compile(r"(.*) = (\d+)")
 """A denominator that counts: its words and its number."""
 
 
+SHARES = frozenset({"attainment", "attainment_completed", "shared_stamp_share"})
+"""Figures that lie in [0, 1] by definition."""
+
+
 class CellMeasures(NamedTuple):
     """Figures with replicate intervals, summed outcomes, and the design effect of attainment (None: cannot be known)."""
 
@@ -119,7 +123,14 @@ def _rate_interval(metric: str, values: Sequence[float], mean: float, plan: _Pla
     if metric == "attainment" and mean > LOGIT_ABOVE and own_starts:
         counted = [measures.outcomes for _, measures in runs]
         return logit_interval([o.counts[Outcome.VALID] for o in counted], [o.offered for o in counted], plan.level)
-    return replicate_interval(values, plan.starts, plan.level)
+    return _possible(metric, replicate_interval(values, plan.starts, plan.level))
+
+
+def _possible(metric: str, interval: Interval | None) -> Interval | None:
+    """Cut an interval to values the figure can take: no rate is below 0, no share above 1. Coverage is not touched by it."""
+    if interval is None:
+        return None
+    return replace(interval, low=max(0.0, interval.low), high=min(1.0, interval.high) if metric in SHARES else interval.high)
 
 
 def _lacking(parts: Sequence[Figure], replicates: Sequence[int], tail: Tail | None) -> Figure:

@@ -77,6 +77,16 @@ def test_attainment_near_one_gets_an_interval_that_stays_below_one() -> None:
     assert attainment.interval.low < (attainment.value or 0) < attainment.interval.high <= 1.0
 
 
+def test_intervals_keep_to_values_the_figure_can_take() -> None:
+    found = cell(replicate(0, [10] * 4), replicate(1, [900] * 4), replicate(2, [10] * 4), replicate(3, [900] * 4))
+    attainment, goodput = found.figures["attainment"].interval, found.figures["goodput"].interval
+    assert attainment is not None
+    assert goodput is not None
+    assert (attainment.low, attainment.high) == (0.0, 1.0)
+    assert goodput.low == 0.0
+    assert goodput.high == t_interval([0.4, 0.0, 0.4, 0.0]).high
+
+
 def test_a_figure_that_one_replicate_lacks_is_lacking_in_the_cell_with_the_reason() -> None:
     found = cell(replicate(3, [10] * 4), replicate(7, [10]))
     figure = found.figures["ttft_p50"]
