@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from analysis.coordinates import ALL_COORDINATES
 from analysis.model import Answer, Comparison, Difference
@@ -79,6 +80,14 @@ def _answer(name: str, one: Coordinate, two: Coordinate, allowed: frozenset[str]
     if name in CONSEQUENCES and declared_difference:
         return "differs_by_consequence"
     return "different"
+
+
+def narrow(a: Any, b: Any) -> tuple[Any, Any]:
+    """Reduce two mappings to the parts in which they differ, for printing; anything else is returned as it is."""
+    if not (isinstance(a, Mapping) and isinstance(b, Mapping)):
+        return a, b
+    pairs = {key: narrow(a.get(key), b.get(key)) for key in sorted({*a, *b}) if a.get(key) != b.get(key)}
+    return {key: one for key, (one, _) in pairs.items()}, {key: two for key, (_, two) in pairs.items()}
 
 
 def _shown(coordinate: Coordinate) -> object:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from analysis.compare import narrow
 from analysis.model import (
     CampaignAnalysis,
     CellAnalysis,
@@ -279,10 +280,11 @@ def _pair_rows(pair: Comparison) -> list[tuple[str, ...]]:
     start = (f"{clean(pair.a)} against {clean(pair.b)}", "comparable" if pair.comparable else "NOT comparable")
     if not pair.differences:
         return [(*start, f"all {pair.equal}", "equal", "", "", "")]
-    return [
-        (*start, clean(d.coordinate), d.answer.replace("_", " "), shorten(coordinate(d.a)), shorten(coordinate(d.b)), clean(d.remedy))
-        for d in pair.differences
-    ]
+    rows = []
+    for d in pair.differences:
+        a, b = (shorten(coordinate(side)) for side in narrow(d.a, d.b))
+        rows.append((*start, clean(d.coordinate), d.answer.replace("_", " "), a, b, clean(d.remedy)))
+    return rows
 
 
 def _provenance(c: CampaignAnalysis) -> tuple[Table, ...]:

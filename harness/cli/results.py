@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from analysis.compare import compare as compare_sides
+from analysis.compare import narrow
 from analysis.model import Comparison, Ranking, Refusal
 from analysis.report import render_html, render_markdown, render_terminal, to_json
 from harness.cli.output import OK, REFUSED, answers, console, emit_json, json_option, printable
@@ -76,7 +77,8 @@ def print_comparison(found: Comparison) -> None:
         printable(f"{found.a} against {found.b}: {'comparable' if found.comparable else 'NOT comparable'}; {found.equal} coordinates equal")
     )
     for d in found.differences:
-        out.print(printable(f"  {d.answer:24s} {d.coordinate}: {d.a!r} | {d.b!r}"))
+        a, b = narrow(d.a, d.b)
+        out.print(printable(f"  {d.answer:24s} {d.coordinate}: {a!r} | {b!r}"))
         if d.answer in ("different", "unknown"):
             out.print(printable(f"      -> {d.remedy}"))
 

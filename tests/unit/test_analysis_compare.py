@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.compare import HOST_FACTS, NEVER_FACTORS, Side, compare
+from analysis.compare import HOST_FACTS, NEVER_FACTORS, Side, compare, narrow
 from analysis.coordinates import ALL_COORDINATES, merge_runs, result_coordinates
 from harness.record.coordinates import CONSEQUENCES, RUN_COORDINATES, Coordinate, Known, NotApplicable, RunCoordinates, Unknown
 from harness.record.spec import LoadPoint, Rank, Slo
@@ -116,3 +116,11 @@ def test_merging_replicates_collects_planned_variation_and_refuses_the_rest() ->
     assert "float16" in merged["model.dtype"].reason
     assert isinstance(merged["runtime.kv_capacity_tokens"], Known)
     assert merged["model.id"] == Known(value="value of model.id")
+
+
+def test_two_mappings_are_printed_by_what_differs_in_them() -> None:
+    assert narrow({"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 2, "d": 4}, "e": 5}) == (
+        {"b": {"d": 3}, "e": None},
+        {"b": {"d": 4}, "e": 5},
+    )
+    assert narrow(1, {"a": 1}) == (1, {"a": 1})
