@@ -280,7 +280,7 @@ def _pair_rows(pair: Comparison) -> list[tuple[str, ...]]:
     start = (f"{clean(pair.a)} against {clean(pair.b)}", "comparable" if pair.comparable else "NOT comparable")
     if not pair.differences:
         return [(*start, f"all {pair.equal}", "equal", "", "", "")]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for d in pair.differences:
         a, b = (shorten(coordinate(side)) for side in narrow(d.a, d.b))
         rows.append((*start, clean(d.coordinate), d.answer.replace("_", " "), a, b, clean(d.remedy)))
