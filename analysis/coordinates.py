@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from harness.record.canonical import canonical_json
@@ -100,8 +100,3 @@ def result_coordinates(rank: Rank | None, metric: str, slo: Slo, load: LoadPoint
         "result.baseline": Known(value="absolute", source="derived"),
         "result.declaration": Known(value="declared" if declared else "post_hoc", source="derived"),
     }
-
-
-def known_map(coordinates: Mapping[str, Coordinate]) -> dict[str, Any]:
-    """Flatten to name -> value, for printing: unknown and not_applicable become their words."""
-    return {name: c.value if isinstance(c, Known) else f"{c.state}: {c.reason}" for name, c in coordinates.items()}

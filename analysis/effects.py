@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
+from analysis.intervals import ratio_interval, t_interval
 from analysis.model import Effect
 
 HIGHER_IS_BETTER = frozenset({"goodput", "attainment", "request_throughput", "token_throughput"})
@@ -39,20 +39,16 @@ def paired_effect(
     level = 1.0 - (1.0 - confidence) / max(family, 1)
     if metric in DIFFERENCE_METRICS:
         bound = margin if metric == "attainment" else margin * float(np.abs(a).mean())
-        centre, half = _t_interval(b - a, level)
-        verdict = _verdict(centre - half, centre + half, -bound, bound, metric in HIGHER_IS_BETTER)
-        return Effect(*names, "difference", centre, centre - half, centre + half, level, bound, verdict, len(shared))
-    if (a <= 0).any() or (b <= 0).any():
+        found, estimate, floor, ceiling = t_interval((b - a).tolist(), level), float((b - a).mean()), -bound, bound
+    else:
+        # Floor and ceiling mirror each other on the log scale, so that swapping the arms swaps the verdict.
+        found, floor, ceiling, bound = ratio_interval(a.tolist(), b.tolist(), level), 1 / (1 + margin), 1 + margin, margin
+        estimate = math.exp(float(np.log(b / a).mean())) if found else math.nan
+    if found is None:
         return None
-    centre, half = _t_interval(np.log(b / a), level)
-    verdict = _verdict(centre - half, centre + half, math.log1p(-margin), math.log1p(margin), metric in HIGHER_IS_BETTER)
-    low, high = math.exp(centre - half), math.exp(centre + half)
-    return Effect(*names, "ratio", math.exp(centre), low, high, level, margin, verdict, len(shared))
-
-
-def _t_interval(d: np.ndarray[tuple[int], np.dtype[np.float64]], level: float) -> tuple[float, float]:
-    half = stats.t.ppf(0.5 + level / 2, len(d) - 1) * float(d.std(ddof=1)) / math.sqrt(len(d))
-    return float(d.mean()), float(half)
+    verdict = _verdict(found.low, found.high, floor, ceiling, metric in HIGHER_IS_BETTER)
+    scale: Literal["ratio", "difference"] = "difference" if metric in DIFFERENCE_METRICS else "ratio"
+    return Effect(*names, scale, estimate, found.low, found.high, level, bound, verdict, len(shared))
 
 
 def _verdict(
