@@ -7,9 +7,9 @@ from itertools import combinations
 
 from analysis.coordinates import describe_slo
 from analysis.effects import HIGHER_IS_BETTER, paired_effect
+from analysis.gates import standing_against
 from analysis.model import (
     CellAnalysis,
-    CheckResult,
     Claim,
     Comparison,
     Effect,
@@ -27,11 +27,6 @@ def claims_of(metric: str) -> frozenset[Claim]:
     """Which claims a ranking by ``metric`` makes; integrity is always among them."""
     service = Claim.GOODPUT if metric in HIGHER_IS_BETTER else Claim.LATENCY
     return frozenset({Claim.INTEGRITY, Claim.COMPARISON, service})
-
-
-def blocking(checks: Sequence[CheckResult], claims: frozenset[Claim]) -> tuple[CheckResult, ...]:
-    """Return the checks that stand against ``claims``: neither PASS nor waived, and protecting one of them."""
-    return tuple(c for c in checks if not c.lets_through and claims & set(c.protects))
 
 
 def decide(
@@ -116,7 +111,9 @@ def _comparison_reasons(comparisons: Sequence[Comparison]) -> list[Reason]:
 
 def _arm_reasons(cell: CellAnalysis, rank: Rank) -> tuple[Reason, ...]:
     claims = claims_of(rank.metric)
-    found = [Reason(c.code, f"{c.verdict}: {c.reason} ({c.scope})", c.remedy) for c in blocking(_all_checks(cell), claims)]
+    against = [c for run in cell.runs for c in standing_against(claims, run.checks, "run", run.path)]
+    against += standing_against(claims, cell.checks, "cell", cell.cell)
+    found = [Reason(c.code, f"{c.verdict}: {c.reason} ({c.scope})", c.remedy) for c in against]
     figure = cell.figures.get(rank.metric)
     if figure is None or figure.status != "ok":
         why = figure.reason if figure else "not computed"
@@ -133,10 +130,6 @@ def _arm_reasons(cell: CellAnalysis, rank: Rank) -> tuple[Reason, ...]:
             )
         )
     return tuple(found)
-
-
-def _all_checks(cell: CellAnalysis) -> list[CheckResult]:
-    return [*(c for run in cell.runs for c in run.checks), *cell.checks]
 
 
 def _pairs(n: int) -> int:

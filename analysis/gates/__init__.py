@@ -15,8 +15,8 @@ from analysis.gates.registry import (
     Gate,
     RunContext,
     cell_checks,
-    claim_supported,
     run_checks,
+    standing_against,
 )
 from analysis.gates.tokens import output_length_agree
 
@@ -29,7 +29,7 @@ __all__ = [
     "Gate",
     "RunContext",
     "cell_checks",
-    "claim_supported",
     "output_length_agree",
     "run_checks",
+    "standing_against",
 ]

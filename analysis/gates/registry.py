@@ -146,8 +146,8 @@ def attempt(check: Check, context: Any) -> Finding:
         return unknown(f"internal error in the gate: {type(error).__name__}: {error}")
 
 
-def _result(one: Gate, finding: Finding, spec: RunSpec, scope: str) -> CheckResult:
-    waived = next((w.reason for w in spec.waivers if w.gate == one.code), None) if one.waivable else None
+def _result(one: Gate, finding: Finding, spec: RunSpec | None, scope: str) -> CheckResult:
+    waived = next((w.reason for w in spec.waivers if w.gate == one.code), None) if spec and one.waivable else None
     return CheckResult(one.code, finding.verdict, finding.reason, one.protects, one.remedy, finding.measured, scope, waived)
 
 
@@ -167,21 +167,16 @@ def cell_checks(context: CellContext) -> tuple[CheckResult, ...]:
     return tuple(_result(g, attempt(g.check, context), context.spec, context.spec.cell) for g in _of_scope("cell"))
 
 
-def claim_supported(claim: Claim, checks: Iterable[CheckResult], *, scope: Scope | None = None) -> tuple[bool, tuple[str, ...]]:
-    """Whether all integrity gates and all that protect ``claim`` let it through, and every reason why not.
+def standing_against(claims: Iterable[Claim], checks: Iterable[CheckResult], scope: Scope, where: str) -> tuple[CheckResult, ...]:
+    """Return every answer that stands against ``claims``: neither PASS nor waived, of a gate that protects integrity or one of them.
 
-    ``checks`` are the run checks of all replicates together with the cell checks; a registered gate without any answer counts against the
-    claim. ``scope`` restricts the question to gates of that scope (for one replicate on its own).
+    ``checks`` are the answers of one replicate (scope run) or of one cell. A registered gate of that scope without an answer stands against
+    the claims as UNKNOWN at ``where``: a check that was not made never lets a claim through.
     """
-    answers: dict[str, list[CheckResult]] = {}
-    for check in checks:
-        answers.setdefault(check.code, []).append(check)
-    reasons: list[str] = []
-    for one in GATES.values():
-        if (scope and one.scope != scope) or not {claim, Claim.INTEGRITY} & set(one.protects):
-            continue
-        given = answers.get(one.code, [])
-        if not given:
-            reasons.append(f"{one.code}: no answer, and no answer is UNKNOWN")
-        reasons += [f"{c.code}: {c.verdict} at {c.scope}: {c.reason}" for c in given if not c.lets_through]
-    return not reasons, tuple(reasons)
+    wanted = {Claim.INTEGRITY, *claims}
+    given = list(checks)
+    answered = {check.code for check in given}
+    missing = [
+        _result(one, unknown("no answer, and no answer is UNKNOWN"), None, where) for one in _of_scope(scope) if one.code not in answered
+    ]
+    return tuple(c for c in (*given, *missing) if not c.lets_through and wanted & set(c.protects))

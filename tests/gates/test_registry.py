@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from analysis.gates import GATES, UNWAIVABLE, CellContext, Finding, Gate, RunContext, cell_checks, claim_supported, run_checks
+from analysis.gates import GATES, UNWAIVABLE, CellContext, Finding, Gate, RunContext, cell_checks, run_checks, standing_against
 from analysis.gates.registry import attempt, gate
 from analysis.model import Claim, Verdict
 from harness.record.spec import Waiver
@@ -107,7 +107,11 @@ def test_a_waiver_lets_through_and_is_printed_unless_the_gate_cannot_be_waived(c
 
 
 def supported(claim: Claim, run: RunContext, cell_: CellContext) -> tuple[bool, tuple[str, ...]]:
-    return claim_supported(claim, (*run_checks(run), *cell_checks(cell_)))
+    against = (
+        *standing_against((claim,), run_checks(run), "run", "here"),
+        *standing_against((claim,), cell_checks(cell_), "cell", "here"),
+    )
+    return not against, tuple(f"{c.code}: {c.verdict}" for c in against)
 
 
 def test_a_claim_needs_integrity_and_what_protects_it() -> None:
@@ -123,10 +127,12 @@ def test_a_claim_needs_integrity_and_what_protects_it() -> None:
 
 
 def test_a_gate_without_an_answer_counts_against_the_claim() -> None:
-    holds, reasons = claim_supported(Claim.COMPARISON, run_checks(run_context(healthy())))
-    assert not holds
-    assert any("replicates: no answer" in r for r in reasons)
-    assert claim_supported(Claim.COMPARISON, run_checks(run_context(healthy())), scope="run") == (True, ())
+    checks = run_checks(run_context(healthy()))
+    assert standing_against((Claim.COMPARISON,), checks, "run", "here") == ()
+    for lost in checks:
+        (only,) = standing_against(lost.protects, [c for c in checks if c is not lost], "run", "here")
+        assert (only.code, only.verdict, only.scope) == (lost.code, Verdict.UNKNOWN, "here")
+    assert "replicates" in {c.code for c in standing_against((Claim.COMPARISON,), (), "cell", "here")}
 
 
 def test_reasons_hold_the_measured_value_and_its_limit() -> None:

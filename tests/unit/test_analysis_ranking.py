@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from analysis.compare import Side, compare
 from analysis.effects import paired_effect
+from analysis.gates import GATES
 from analysis.model import (
     CellAnalysis,
     CheckResult,
@@ -46,14 +47,32 @@ def check(
     return CheckResult(code, verdict, "measured 3, limit 2", (claim,), "do it again", scope="run", waived=waived)
 
 
-def cell(arm: str, values: list[float], checks: tuple[CheckResult, ...] = (check(),), metric: str = "goodput") -> CellAnalysis:
+def answers(scope: str, *changed: CheckResult) -> tuple[CheckResult, ...]:
+    """Every registered gate of a scope passes, but for those given."""
+    own = {c.code: c for c in changed}
+    return tuple(own.get(g.code) or CheckResult(g.code, Verdict.PASS, "fine", g.protects, "") for g in GATES.values() if g.scope == scope)
+
+
+def cell(arm: str, values: list[float], changed: tuple[CheckResult, ...] = (), metric: str = "goodput") -> CellAnalysis:
+    checks = answers("run", *changed)
     runs = tuple(
         RunAnalysis(f"{arm}/{i}", f"{arm}@x1", arm, i, i, "0" * 64, NO_OUTCOMES, {metric: figure(v, metric)}, checks)
         for i, v in enumerate(values)
     )
     mean = sum(values) / len(values)
     return CellAnalysis(
-        f"{arm}@x1", arm, "time_compression=1", "E2", "synthetic", runs, NO_OUTCOMES, {metric: figure(mean, metric)}, (), {}, (), None
+        f"{arm}@x1",
+        arm,
+        "time_compression=1",
+        "E2",
+        "synthetic",
+        runs,
+        NO_OUTCOMES,
+        {metric: figure(mean, metric)},
+        answers("cell"),
+        {},
+        (),
+        None,
     )
 
 
@@ -91,6 +110,15 @@ def test_a_gate_that_does_not_pass_refuses_and_names_the_arm(verdict: Verdict) -
     assert isinstance(found, Refusal)
     assert {r.code for r in found.reasons} == {"delivered_load", "client_slip"}
     assert all("arm b" in r.text and r.remedy for r in found.reasons)
+
+
+def test_a_gate_that_was_never_asked_refuses() -> None:
+    whole = cell("a", [5, 5.1, 4.9])
+    runs = (replace(whole.runs[0], checks=whole.runs[0].checks[1:]), *whole.runs[1:])
+    found = decide(RANK, SLO, [replace(whole, runs=runs), cell("b", [8, 8, 8])], SAME, ())
+    assert isinstance(found, Refusal)
+    assert [r.code for r in found.reasons] == [whole.runs[0].checks[0].code]
+    assert isinstance(decide(RANK, SLO, [whole, cell("b", [8, 8, 8])], SAME, ()), Ranking)
 
 
 def test_a_waived_gate_lets_through_and_a_gate_of_another_claim_does_not_matter() -> None:
