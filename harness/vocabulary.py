@@ -43,5 +43,7 @@ class EndKind(StrEnum):
     """Unfinished when the drain ended; the client closed it."""
     NEVER_SENT = "never_sent"
     """Its arrival never came because the run ended first, or the worker died."""
+    NEVER_DUE = "never_due"
+    """A turn of a session whose earlier turn did not complete; it had no arrival, belongs to no cohort and is counted apart."""
     CLIENT_FAULT = "client_fault"
     """Our own failure; invalidates the replicate."""

@@ -1,6 +1,7 @@
 """Workloads: pure functions from public traces and seeds to an immutable schedule."""
 
 from workloads.build import build_schedule, check_rows
+from workloads.digest import content_digest
 from workloads.plan import TraceSource, WorkloadPlan
 from workloads.schedule import Schedule, Trace
 from workloads.tokens import ByteTokenizer, HFTokenizer, TokenSource, load_tokenizer
@@ -19,6 +20,7 @@ __all__ = [
     "apply",
     "build_schedule",
     "check_rows",
+    "content_digest",
     "find_trace",
     "formats",
     "load_tokenizer",

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.errors import Problem, UsageError
 from workloads import seeds
-from workloads.plan import ConstantArrivals, GammaArrivals, PoissonArrivals
+from workloads.plan import ConstantArrivals, GammaArrivals, PoissonArrivals, WeibullArrivals
 from workloads.schedule import Int64
 
 NS_PER_S = 1_000_000_000
@@ -21,7 +22,7 @@ MAX_REQUESTS = 5_000_000
 CV_RANGE = (1e-3, 100.0)
 """Below, gaps are constant for any purpose (say so); above, gamma gaps underflow to 0 and one gap swallows the horizon."""
 
-Synthetic = ConstantArrivals | PoissonArrivals | GammaArrivals
+Synthetic = ConstantArrivals | PoissonArrivals | GammaArrivals | WeibullArrivals
 
 
 def draw(process: Synthetic, horizon_ns: int, seed: int) -> Int64:
@@ -60,10 +61,12 @@ _CHUNK = 4096
 """Gaps drawn at a time. Draws are sequential in the stream, so the number changes speed only."""
 
 
-def _gaps(process: PoissonArrivals | GammaArrivals, rng: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _gaps(process: PoissonArrivals | GammaArrivals | WeibullArrivals, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     mean = NS_PER_S / process.rate
     if isinstance(process, PoissonArrivals):
         return rng.standard_exponential(_CHUNK) * mean
+    if isinstance(process, WeibullArrivals):
+        raise UsageError.single("workload.not_yet", "arrivals.process=weibull: has no engine yet", "use gamma")
     shape = process.cv**-2  # a gamma gap with shape k has CV 1/sqrt(k)
     return rng.standard_gamma(shape, _CHUNK) * (mean / shape)
 

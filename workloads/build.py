@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.errors import Problem, UsageError
 from workloads import arrivals, seeds, transforms
 from workloads.check import check_lengths, check_plan
 from workloads.plan import LengthDistribution, TraceArrivals, WorkloadPlan
 from workloads.prompts import RandomIds, TextPrompts, TextWriter
-from workloads.schedule import Int64, Schedule, Trace, array_digest
+from workloads.schedule import Int64, Labels, Schedule, Trace
 from workloads.tokens import TokenSource
 from workloads.traces import load_trace
 
@@ -33,7 +31,7 @@ class _Rows:
     input_tokens: Int64
     output_tokens: Int64
     source_row: Int64
-    client: tuple[str, ...] | None
+    client: Labels | None
     log: tuple[dict[str, object], ...]
 
 
@@ -65,13 +63,10 @@ def build_schedule(
     columns = (rows.arrival_ns, rows.input_tokens, rows.output_tokens, max_tokens, stop_after, rows.source_row)
     for column in columns:
         column.flags.writeable = False
-    text = prompts.text if isinstance(prompts, TextPrompts) else None
-    ids = prompts.ids if isinstance(prompts, TextPrompts) else prompts
     return Schedule(
         *columns,
-        prompt_ids=ids,
-        prompt_text=text,
-        digest=_digest(plan, columns, rows.client, prompts, overhead),
+        prompts=prompts,
+        recipe=_recipe(plan, overhead),
         transforms=rows.log,
         ignore_eos=plan.output.control in {"forced", "client_stop"},
         client=rows.client,
@@ -176,30 +171,10 @@ def _prompts(plan: WorkloadPlan, tokens: TokenSource, content: Int64, *, bos: bo
     return TextPrompts(tokens, tuple(texts), bos)
 
 
-def _digest(
-    plan: WorkloadPlan,
-    columns: tuple[npt.NDArray[np.int64], ...],
-    client: tuple[str, ...] | None,
-    prompts: RandomIds | TextPrompts,
-    overhead: int,
-) -> str:
-    """Sha256 over the choices, the columns and every prompt; independent of process, platform and hash seed.
-
-    The seed is left out on purpose: what is sent is the workload, however it was drawn.
-    """
-    chosen = plan.model_dump(mode="json", include={"chain", "arrivals", "prompts", "output", "api", "horizon_s"})
-    head = json.dumps({"format": 1, "chat_overhead": overhead, "client": client, **chosen}, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(head.encode())
-    digest.update(array_digest(*columns).encode())
-    for request_id in range(len(columns[0])):
-        if isinstance(prompts, TextPrompts):
-            text = prompts.text(request_id).encode()
-            digest.update(len(text).to_bytes(8, "little") + text)
-            ids = prompts.ids(request_id)
-        else:
-            ids = prompts(request_id)
-        digest.update(len(ids).to_bytes(8, "little") + ids.astype("<i4").tobytes())
-    return digest.hexdigest()
+def _recipe(plan: WorkloadPlan, overhead: int) -> bytes:
+    """Return what was chosen, as canonical JSON. The seed is left out on purpose: what is sent is the workload, however it was drawn."""
+    chosen = plan.model_dump(mode="json", exclude={"trace", "lengths", "seed"})
+    return json.dumps({"format": 2, "chat_overhead": overhead, **chosen}, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _empty(plan: WorkloadPlan, rows: _Rows) -> UsageError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,6 +19,10 @@ class TraceSource(Plan):
     format: str = Field(description="reader name, e.g. azure-2023")
     name: str = Field(description="file name, with or without its ending")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="sha256 of the file's bytes")
+    options: dict[str, Any] = Field({}, description="options of the reader")
+
+    def __hash__(self) -> int:  # options are a dict: equal sources still hash equal
+        return hash((self.format, self.name, self.sha256))
 
 
 class WindowTransform(Plan):
@@ -55,7 +59,67 @@ class ScaleLengths(Plan):
     output_maximum: int | None = Field(None, ge=1)
 
 
-Transform = Annotated[WindowTransform | TimeCompress | Thin | ScaleLengths, Field(discriminator="transform")]
+class ClipLengths(Plan):
+    """Hold lengths to maxima: shorten what is longer, or leave the request out."""
+
+    transform: Literal["clip_lengths"] = "clip_lengths"
+    input_maximum: int | None = Field(None, ge=1)
+    output_maximum: int | None = Field(None, ge=1)
+    on_excess: Literal["clip", "drop"] = "clip"
+
+
+class Sort(Plan):
+    """Order rows by arrival, stably; first arrival moves to 0."""
+
+    transform: Literal["sort"] = "sort"
+
+
+class Dedupe(Plan):
+    """Leave out rows equal to an earlier one in every column."""
+
+    transform: Literal["dedupe"] = "dedupe"
+
+
+class DropFailed(Plan):
+    """Leave out rows that the traced service failed, or that have no output."""
+
+    transform: Literal["drop_failed"] = "drop_failed"
+
+
+class Jitter(Plan):
+    """Add to each arrival an independent uniform draw from [0, grid_s): undoes stamps that were rounded down to a grid."""
+
+    transform: Literal["jitter"] = "jitter"
+    grid_s: float = Field(gt=0)
+
+
+class Retime(Plan):
+    """New arrival times at the trace's own mean rate from a renewal process; rows keep their order. Never rescaled to end exactly."""
+
+    transform: Literal["retime"] = "retime"
+    process: Literal["poisson", "gamma", "weibull"]
+    cv: float = Field(1.0, gt=0)
+
+
+class Loop(Plan):
+    """Play the trace ``times`` times, each pass shifted by its extent; sessions, prefix ids and prompts of a later pass are new ones."""
+
+    transform: Literal["loop"] = "loop"
+    times: int = Field(ge=2)
+
+
+class Tenants(Plan):
+    """Merge clients into ``count``, or split each into as many as give ``count``; sessions are never divided."""
+
+    transform: Literal["tenants"] = "tenants"
+    count: int = Field(ge=1)
+    rule: Literal["merge", "split"]
+
+
+Transform = Annotated[
+    WindowTransform | TimeCompress | Thin | ScaleLengths | ClipLengths | Sort | Dedupe | DropFailed | Jitter | Retime | Loop | Tenants,
+    Field(discriminator="transform"),
+]
 
 
 class TraceArrivals(Plan):
@@ -86,7 +150,16 @@ class GammaArrivals(Plan):
     cv: float = Field(gt=0)
 
 
-Arrivals = Annotated[TraceArrivals | ConstantArrivals | PoissonArrivals | GammaArrivals, Field(discriminator="process")]
+class WeibullArrivals(Plan):
+    """Independent Weibull gaps with mean 1/rate and coefficient of variation ``cv``."""
+
+    process: Literal["weibull"] = "weibull"
+    rate: float = Field(gt=0)
+    cv: float = Field(gt=0)
+
+
+Arrivals = Annotated[TraceArrivals | ConstantArrivals | PoissonArrivals | GammaArrivals | WeibullArrivals, Field(discriminator="process")]
+"""When requests arrive; with sessions, when sessions start."""
 
 
 class LengthDistribution(Plan):
@@ -106,9 +179,45 @@ class Lengths(Plan):
 
 
 class PromptPlan(Plan):
-    """Where prompt tokens come from. random-ids: uniform over ids the tokenizer can produce; text: words of our own, token-exact."""
+    """Where prompt tokens come from.
 
-    source: Literal["random-ids", "text"] = "random-ids"
+    ``source`` random-ids: uniform over ids the tokenizer can produce; text: words of our own, token-exact; dataset: texts of a data set.
+    ``sharing`` as_trace: prompts begin alike where the trace's prefix ids, or a session's history, say so; none: no two prompts share
+    more than chance, whatever the trace says (cache-busting).
+    """
+
+    source: Literal["random-ids", "text", "dataset"] = "random-ids"
+    sharing: Literal["as_trace", "none"] = "none"
+    dataset: TraceSource | None = Field(None, description="only for dataset: a local file of texts, by name and content")
+
+
+class SessionPlan(Plan):
+    """How conversations are replayed.
+
+    ``think_s`` replaces the trace's pauses, ``think_limit_s`` caps them (recorded pauses can be hours). ``history`` carry: a turn's prompt
+    begins with the earlier turns, prompt and planned answer; none: every turn is a prompt of its own.
+    """
+
+    think_s: float | None = Field(None, ge=0)
+    think_limit_s: float | None = Field(None, ge=0)
+    history: Literal["carry", "none"] = "carry"
+    max_turns: int | None = Field(None, ge=1)
+
+
+class TenantPlan(Plan):
+    """One client: its share of requests when the trace has no clients of its own, and what its requests are sent and judged with."""
+
+    name: str
+    share: float | None = Field(None, gt=0, le=1)
+    priority: int | None = None
+    request_class: str | None = None
+
+
+class CancelPlan(Plan):
+    """A random ``share`` of the requests is given up ``after_s`` after its arrival."""
+
+    share: float = Field(gt=0, le=1)
+    after_s: float = Field(gt=0)
 
 
 class OutputPlan(Plan):
@@ -119,10 +228,19 @@ class OutputPlan(Plan):
 
 
 class WorkloadPlan(Plan):
-    """Everything that decides what is sent and when. ``horizon_s``: schedule length, warm-up + measured + drain."""
+    """Everything that decides what is sent and when. ``horizon_s``: schedule length, warm-up + measured + drain.
+
+    ``loop`` open: every request arrives by the clock, turns of a session too; partly_open: sessions start by the clock, a later turn
+    arrives when the one before it has ended and its think time has passed; closed: ``users`` send one request after the other.
+    """
 
     trace: TraceSource | None
     lengths: Lengths | None = None
+    loop: Literal["open", "partly_open", "closed"] = "open"
+    users: int | None = Field(None, ge=1)
+    sessions: SessionPlan | None = None
+    tenants: tuple[TenantPlan, ...] = ()
+    cancellations: CancelPlan | None = None
     chain: tuple[Transform, ...] = ()
     arrivals: Arrivals
     prompts: PromptPlan = PromptPlan()

@@ -28,15 +28,18 @@ _FILLERS = (" a", " I", " x", ".", " .", "a", "!", " to")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RandomIds:
-    """Callable i -> (input_tokens[i],) int32 ids, uniform over ``safe_ids``."""
+    """Prompts of (input_tokens[i],) int32 ids, uniform over ``safe_ids``; they have no text."""
 
     safe_ids: Ids
     input_tokens: Int64
     seed: int
 
-    def __call__(self, request_id: int) -> Ids:
+    def ids(self, request_id: int) -> Ids:
         """Ids of one request's prompt."""
         return random_ids(self.safe_ids, int(self.input_tokens[request_id]), self.seed, request_id)
+
+    def text(self, request_id: int) -> None:
+        """None: no text is sent."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from harness.errors import UsageError
 from workloads import seeds
 from workloads.plan import ScaleLengths, Thin, TimeCompress, Transform, WindowTransform
-from workloads.schedule import Int64, Trace
-from workloads.traces.azure import TOKEN_LIMIT
+from workloads.schedule import Int64, Trace, frozen
+from workloads.traces.problems import TOKEN_LIMIT
 
 NS_PER_S = 1_000_000_000
 LATEST_NS = 1 << 60
@@ -61,17 +61,7 @@ def to_ns(seconds: float) -> int:
 
 def select(trace: Trace, keep: npt.NDArray[np.bool_] | slice) -> Trace:
     """Rows of ``trace`` under a mask or slice, all columns alike, read-only."""
-    client = trace.client
-    if client is not None:
-        client = tuple(client[i] for i in np.arange(len(trace))[keep])
-    return replace(
-        trace,
-        arrival_ns=_frozen(trace.arrival_ns[keep]),
-        input_tokens=_frozen(trace.input_tokens[keep]),
-        output_tokens=_frozen(trace.output_tokens[keep]),
-        source_row=_frozen(trace.source_row[keep]),
-        client=client,
-    )
+    return trace.take(np.arange(len(trace), dtype=np.int64)[keep])
 
 
 def _step(step: Transform, state: Transformed, rng: np.random.Generator) -> Transformed:
@@ -84,6 +74,8 @@ def _step(step: Transform, state: Transformed, rng: np.random.Generator) -> Tran
             return replace(state, trace=select(state.trace, rng.random(len(state.trace)) < step.keep))
         case ScaleLengths():
             return replace(state, trace=_scale(step, state.trace))
+        case _:
+            raise UsageError.single("workload.not_yet", f"transform={step.transform}: has no engine yet", "leave it out")
 
 
 def _window(step: WindowTransform, state: Transformed) -> Transformed:
@@ -95,7 +87,7 @@ def _window(step: WindowTransform, state: Transformed) -> Transformed:
         raise UsageError.single("workload.window", what, f"choose 0 s <= start < stop <= {span}")
     arrival = state.trace.arrival_ns
     kept = select(state.trace, slice(int(np.searchsorted(arrival, start)), int(np.searchsorted(arrival, stop))))
-    return replace(state, trace=replace(kept, arrival_ns=_frozen(kept.arrival_ns - start)), extent_ns=stop - start)
+    return replace(state, trace=replace(kept, arrival_ns=frozen(kept.arrival_ns - start)), extent_ns=stop - start)
 
 
 def _compress(step: TimeCompress, state: Transformed) -> Transformed:
@@ -105,7 +97,7 @@ def _compress(step: TimeCompress, state: Transformed) -> Transformed:
         raise UsageError.single("workload.time_compress", what, "choose a factor near the load wanted (2 doubles the request rate)")
     # Float division is exact to half a nanosecond: arrivals of 100 days stay below 2**53 ns.
     arrival = np.rint(state.trace.arrival_ns / step.factor).astype(np.int64)
-    return replace(state, trace=replace(state.trace, arrival_ns=_frozen(arrival)), extent_ns=round(longest))
+    return replace(state, trace=replace(state.trace, arrival_ns=frozen(arrival)), extent_ns=round(longest))
 
 
 def _scale(step: ScaleLengths, trace: Trace) -> Trace:
@@ -124,9 +116,4 @@ def _scaled(side: str, lengths: Int64, factor: float, minimum: int, maximum: int
     if maximum is None and len(scaled) and not scaled.max() <= TOKEN_LIMIT:
         what = f"{side}_factor={factor}: the longest row becomes {scaled.max():.3g} tokens, above the limit of {TOKEN_LIMIT}"
         raise UsageError.single("workload.scale_lengths", what, f"lower the factor, or set {side}_maximum")
-    return _frozen(np.clip(scaled, minimum, most).astype(np.int64))
-
-
-def _frozen(column: Int64) -> Int64:
-    column.flags.writeable = False
-    return column
+    return frozen(np.clip(scaled, minimum, most).astype(np.int64))

@@ -15,7 +15,7 @@ from harness.replay.contract import ReplayPlan
 from harness.runtimes.contract import Target
 from harness.wire import PROTOCOLS
 from harness.wire.contract import Ask
-from workloads.schedule import Int64, Schedule
+from workloads.schedule import Int64, Labels, Schedule
 from workloads.seeds import derive
 
 
@@ -26,11 +26,22 @@ def schedule_table(schedule: Schedule) -> pa.Table:
         "arrival_ns": pa.array(schedule.arrival_ns),
         "input_tokens": pa.array(schedule.input_tokens),
         "max_tokens": _nullable(schedule.max_tokens),
-        "client": pa.array(schedule.client or [None] * len(schedule), pa.string()),
-        "request_class": pa.nulls(len(schedule), pa.string()),
+        "client": _names(schedule.client, len(schedule)),
+        "request_class": _names(schedule.request_class, len(schedule)),
         "source_row": _nullable(schedule.source_row),
+        "priority": _nullable_or_none(schedule.priority, len(schedule)),
+        "cancel_after_ns": _nullable_or_none(schedule.cancel_after_ns, len(schedule)),
     }
-    return pa.table(columns, schema=SCHEDULE)
+    rest = {name: pa.nulls(len(schedule), SCHEDULE.field(name).type) for name in SCHEDULE.names if name not in columns}
+    return pa.table(columns | rest, schema=SCHEDULE)
+
+
+def _names(labels: Labels | None, count: int) -> pa.Array:
+    return pa.nulls(count, pa.string()) if labels is None else pa.array(labels.values(), pa.string())
+
+
+def _nullable_or_none(values: Int64 | None, count: int) -> pa.Array:
+    return pa.nulls(count, pa.int64()) if values is None else _nullable(values)
 
 
 def truth_table(schedule: Schedule) -> pa.Table:
@@ -58,7 +69,7 @@ def _ask(schedule: Schedule, i: int, run: PlannedRun, target: Target) -> Ask:
     as_text = run.workload.api == "chat" or run.workload.prompts.source == "text" or not target.token_ids
     return Ask(
         model=target.model,
-        prompt=_text(schedule, i) if as_text else schedule.prompt_ids(i).tolist(),
+        prompt=_text(schedule, i) if as_text else schedule.prompts.ids(i).tolist(),
         max_tokens=told if told >= 0 else None,
         ignore_eos=schedule.ignore_eos,
         # 31 bits: engines take the seed as a signed 32- or 64-bit number.
@@ -67,13 +78,14 @@ def _ask(schedule: Schedule, i: int, run: PlannedRun, target: Target) -> Ask:
 
 
 def _text(schedule: Schedule, i: int) -> str:
-    if schedule.prompt_text is None:
+    text = schedule.prompts.text(i)
+    if text is None:
         raise UsageError.single(
             "prompts_need_text",
             "prompts.source=random-ids with an interface that takes text only: random ids have no text that encodes back to them",
             "set prompts.source to text",
         )
-    return schedule.prompt_text(i)
+    return text
 
 
 def replay_plan(

@@ -25,7 +25,7 @@ from harness.record.segments import DISK_REFUSED, SegmentWriter
 from harness.record.spec import CertificateRef, RunSpec, TraceRef
 from harness.replay.contract import Progress, ReplayPlan
 from harness.replay.session import ReplaySession, missing_rows
-from workloads import Schedule, build_schedule, load_tokenizer, load_trace, trace_ref
+from workloads import Schedule, build_schedule, content_digest, load_tokenizer, load_trace, trace_ref
 from workloads.seeds import derive
 
 LEAD_NS = 500_000_000
@@ -88,7 +88,7 @@ def prepare(run: PlannedRun, campaign: Campaign, server: Server, attempt: Attemp
         campaign,
         attempt=attempt.number,
         trace=_trace(run, settings),
-        schedule_digest=schedule.digest,
+        schedule_digest=content_digest(schedule),
         transforms=schedule.transforms,
         tokenizer_digest=tokens.digest,
         evidence_class=server.runtime.evidence_class,

@@ -26,7 +26,8 @@ __all__ = [
 FORMAT_MAJOR = 1
 """1: first format. A reader refuses a newer major and reads any older minor."""
 
-FORMAT_MINOR = 0
+FORMAT_MINOR = 1
+"""1: sessions, priorities, cancellations, reusable tokens in the schedule; per-class SLOs; null arrivals of turns that never came due."""
 
 MEASUREMENT_PROTOCOL = 1
 """Raised whenever send, stamp or decode behaviour could change a number; runs of different protocols do not compare.
@@ -43,6 +44,13 @@ SCHEDULE = pa.schema(
         pa.field("client", pa.string()),
         pa.field("request_class", pa.string()),
         pa.field("source_row", pa.int64()),  # row of the trace file this request came from
+        pa.field("session", pa.int64()),  # conversation; null: none
+        pa.field("turn", pa.int64()),  # 0-based within the session
+        pa.field("after", pa.list_(pa.int64())),  # requests whose end this one waits for; null: it arrives by the clock
+        pa.field("think_ns", pa.int64()),  # from the last of these ends to the arrival; null unless it waits
+        pa.field("priority", pa.int64()),
+        pa.field("cancel_after_ns", pa.int64()),  # planned cancellation, from the arrival; null: none
+        pa.field("reusable_tokens", pa.int64()),  # longest beginning shared with an earlier prompt of the schedule, tokens
     ]
 )
 
@@ -57,7 +65,7 @@ TRUTH = pa.schema(
 REQUESTS = pa.schema(
     [
         pa.field("request_id", pa.int64(), nullable=False),
-        pa.field("arrival_ns", pa.int64(), nullable=False),
+        pa.field("arrival_ns", pa.int64()),  # when it came due; null: a turn that never did, because an earlier one did not complete
         pa.field("send_ns", pa.int64()),  # first byte handed to the socket
         pa.field("headers_ns", pa.int64()),  # response head parsed
         pa.field("end_ns", pa.int64()),  # the exchange ended

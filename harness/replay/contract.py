@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workloads.schedule import Int64
+from workloads.schedule import Int64, Ragged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -14,6 +14,9 @@ class ReplayPlan:
     """One attempt's load, complete: after the start nothing is computed that could be computed before.
 
     ``arrival_ns`` (n,) ascending, relative to the epoch; ``bodies`` n encoded request bodies; ``stop_after`` (n,) -1 for none.
+    ``after`` lists for each request those whose end it waits for; such a request arrives ``think_ns`` after the last of them completed, and
+    never if one of them failed, was rejected or cancelled. ``cancel_after_ns`` (n,): from its arrival, -1 never. ``workers`` processes
+    share the requests, sessions undivided.
     ``end_ns``: drain end, when whatever is open is closed and marked ``drain_end``. ``headers`` are sent and never recorded.
     ``cpus``/``spool_cpus``: cores to pin to, empty for none.
     """
@@ -34,6 +37,10 @@ class ReplayPlan:
     cpus: tuple[int, ...] = ()
     spool_cpus: tuple[int, ...] = ()
     warm_connections: int = 8
+    after: Ragged | None = None
+    think_ns: Int64 | None = None
+    cancel_after_ns: Int64 | None = None
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ TABLE = [
     ("drain_end", {}, Outcome.OPEN),
     ("never_sent", {"send_ns": None, "end_ns": None, **NO_OUTPUT}, Outcome.FAILED),
     ("client_fault", {}, Outcome.FAILED),
+    ("never_due", {"send_ns": None, "end_ns": None, **NO_OUTPUT}, Outcome.FAILED),
     ("an end kind of a later version", {}, Outcome.FAILED),
 ]
 

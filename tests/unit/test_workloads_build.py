@@ -16,7 +16,7 @@ import pytest
 
 from harness.errors import UsageError
 from tests.unit.test_workloads_tokens import bpe
-from workloads import ByteTokenizer, HFTokenizer, Schedule, TokenSource, WorkloadPlan, build_schedule
+from workloads import ByteTokenizer, HFTokenizer, Schedule, TokenSource, WorkloadPlan, build_schedule, content_digest
 from workloads.traces.azure import HEADER
 
 TRACES = Path(__file__).parents[2] / "manifests" / "traces"
@@ -94,8 +94,8 @@ def test_rows_beyond_the_horizon_are_dropped_and_counted() -> None:
 
 def test_prompts_have_the_traces_lengths() -> None:
     schedule = build(make_plan())
-    assert [len(schedule.prompt_ids(i)) for i in range(len(schedule))] == schedule.input_tokens.tolist()
-    assert schedule.prompt_text is None
+    assert [len(schedule.prompts.ids(i)) for i in range(len(schedule))] == schedule.input_tokens.tolist()
+    assert schedule.prompts.text(0) is None
 
 
 def test_a_schedule_is_read_only_and_travels_between_processes() -> None:
@@ -103,7 +103,7 @@ def test_a_schedule_is_read_only_and_travels_between_processes() -> None:
     with pytest.raises(ValueError, match="read-only"):
         schedule.arrival_ns[0] = 1
     copy = pickle.loads(pickle.dumps(schedule))  # noqa: S301 - our own bytes
-    assert copy.prompt_ids(3).tolist() == schedule.prompt_ids(3).tolist()
+    assert copy.prompts.ids(3).tolist() == schedule.prompts.ids(3).tolist()
 
 
 def test_a_trace_shorter_than_the_run_is_refused() -> None:
@@ -229,17 +229,15 @@ def test_text_prompts_are_exact_with_the_servers_bos(tmp_path: Path) -> None:
     plan = make_plan(prompts={"source": "text"}, horizon_s=2)
     for adds, extra in ((True, 1), (False, 0)):
         schedule = build(plan, tokens, server_adds_bos=adds)
-        assert schedule.prompt_text is not None
         for i in range(len(schedule)):
-            assert len(schedule.prompt_ids(i)) == schedule.input_tokens[i]
-            assert len(tokens.encode(schedule.prompt_text(i))) == schedule.input_tokens[i] - extra
+            assert len(schedule.prompts.ids(i)) == schedule.input_tokens[i]
+            assert len(tokens.encode(schedule.prompts.text(i))) == schedule.input_tokens[i] - extra
 
 
 def test_chat_content_and_template_make_up_the_input() -> None:
     schedule = build(make_plan(prompts={"source": "text"}, api="chat", horizon_s=2), chat_overhead=11)
-    assert schedule.prompt_text is not None
     for i in range(len(schedule)):
-        assert len(schedule.prompt_text(i)) == len(schedule.prompt_ids(i)) == schedule.input_tokens[i] - 11
+        assert len(schedule.prompts.text(i)) == len(schedule.prompts.ids(i)) == schedule.input_tokens[i] - 11
 
 
 def test_a_prompt_shorter_than_the_template_is_refused() -> None:
@@ -248,7 +246,7 @@ def test_a_prompt_shorter_than_the_template_is_refused() -> None:
 
 
 def test_the_overhead_of_chat_does_not_touch_completions() -> None:
-    assert build(make_plan(), chat_overhead=11).digest == build(make_plan()).digest
+    assert content_digest(build(make_plan(), chat_overhead=11)) == content_digest(build(make_plan()))
 
 
 def test_everything_that_is_sent_is_in_the_digest() -> None:
@@ -268,25 +266,26 @@ def test_everything_that_is_sent_is_in_the_digest() -> None:
         make_plan(**text),
         make_plan(**text, api="chat"),
     ]
-    digests = [build(plan).digest for plan in plans]
-    digests.append(build(make_plan(**text, api="chat"), chat_overhead=3).digest)
+    digests = [content_digest(build(plan)) for plan in plans]
+    digests.append(content_digest(build(make_plan(**text, api="chat"), chat_overhead=3)))
     assert len(set(digests)) == len(digests)
-    assert build(make_plan()).digest == digests[0]
+    assert content_digest(build(make_plan())) == digests[0]
 
 
 def test_the_digest_does_not_depend_on_the_tokenizer_that_did_not_matter(tmp_path: Path) -> None:
     one, two = (HFTokenizer(bpe(tmp_path / f"{n}.json")) for n in "ab")
-    assert build(make_plan(horizon_s=2), one).digest == build(make_plan(horizon_s=2), two).digest
-    assert build(make_plan(horizon_s=2), one).digest != build(make_plan(horizon_s=2)).digest
+    assert content_digest(build(make_plan(horizon_s=2), one)) == content_digest(build(make_plan(horizon_s=2), two))
+    assert content_digest(build(make_plan(horizon_s=2), one)) != content_digest(build(make_plan(horizon_s=2)))
 
 
 SCRIPT = """
 import sys
 from pathlib import Path
-from workloads import WorkloadPlan, build_schedule, load_tokenizer
+from workloads import WorkloadPlan, build_schedule, content_digest, load_tokenizer
 for raw in sys.argv[2:]:
     plan = WorkloadPlan.model_validate_json(raw)
-    print(build_schedule(plan, tokens=load_tokenizer("bytes"), search_path=[Path(sys.argv[1])], max_model_len=512).digest)
+    schedule = build_schedule(plan, tokens=load_tokenizer("bytes"), search_path=[Path(sys.argv[1])], max_model_len=512)
+    print(content_digest(schedule))
 """
 
 
@@ -299,13 +298,13 @@ def test_another_process_with_another_hash_seed_gives_the_same_digests() -> None
     plans = [make_plan(chain=chain), synthetic(arrivals={"process": "gamma", "rate": 9, "cv": 2}, prompts={"source": "text"})]
     command = [sys.executable, "-c", SCRIPT, str(TRACES), *(plan.model_dump_json() for plan in plans)]
     done = subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": "4242"}, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [build(plan).digest for plan in plans]
+    assert done.stdout.split() == [content_digest(build(plan)) for plan in plans]
 
 
 def test_the_digest_of_a_known_plan_never_changes() -> None:
     """A change here makes new runs incomparable with old records: raise the digest's format number and say so in the changelog."""
-    assert build(make_plan(horizon_s=2)).digest == "b1285bc304b32f4f88fa11aa63ee9734e46226f7d7e2a5be6a12c3c7ce166dc7"
+    assert content_digest(build(make_plan(horizon_s=2))) == "04cc7a693b7f4f8be43f9ed0d5d890e3ee1298df180e4883e83f481b54dca6de"
     assert (
-        build(synthetic(horizon_s=2, arrivals={"process": "constant", "rate": 5}, prompts={"source": "text"})).digest
-        == "973e755dc42a6deb9868667e76fe96ac7e4eb85e2ba08349dae6ac804f281621"
+        content_digest(build(synthetic(horizon_s=2, arrivals={"process": "constant", "rate": 5}, prompts={"source": "text"})))
+        == "1f4a94cb3a664959b8f598acda801c455a993342f7ce6b5d49d78dfc3ebdf23f"
     )

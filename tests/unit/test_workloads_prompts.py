@@ -66,8 +66,8 @@ def test_random_ids_are_safe_and_exact(seed: int, request_id: int, count: int) -
 
 def test_random_ids_do_not_depend_on_order() -> None:
     prompts = RandomIds(BYTES.safe_ids, np.array([5, 6, 7]), 3)
-    forward = [prompts(i).tolist() for i in (0, 1, 2)]
-    backward = [prompts(i).tolist() for i in (2, 1, 0)]
+    forward = [prompts.ids(i).tolist() for i in (0, 1, 2)]
+    backward = [prompts.ids(i).tolist() for i in (2, 1, 0)]
     assert forward == backward[::-1]
     assert [len(ids) for ids in forward] == [5, 6, 7]
 

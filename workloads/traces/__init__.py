@@ -1,61 +1,48 @@
-"""Trace readers by format name. A reader is a module with ``FORMAT`` and ``parse(raw, name)``; adding one is adding it to ``_READERS``."""
+"""Trace readers by format name, extensible through the entry point group ``trigpoint.traces``."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from harness.errors import UsageError
 from workloads.plan import TraceSource
-from workloads.schedule import Int64, Trace
-from workloads.traces import azure
-from workloads.traces.find import find_trace, unreadable
+from workloads.schedule import Trace
+from workloads.traces.contract import FormatInfo, Options, Reader
+from workloads.traces.find import file_digest, find_trace
 from workloads.traces.provenance import provenance_of
+from workloads.traces.registry import checked_options, formats, get_reader, guess_format
 
-__all__ = ["find_trace", "formats", "load_trace", "read_trace", "trace_ref"]
+__all__ = [
+    "FormatInfo",
+    "Options",
+    "Reader",
+    "find_trace",
+    "formats",
+    "get_reader",
+    "guess_format",
+    "load_trace",
+    "read_trace",
+    "trace_ref",
+]
 
-Parse = Callable[[bytes, str], tuple[Int64, Int64, Int64]]
-"""(file bytes, file name for messages) -> arrival_ns from the first row, input_tokens, output_tokens."""
 
-_READERS: dict[str, Parse] = {azure.FORMAT: azure.parse}
+def read_trace(format: str, path: Path, options: dict[str, Any] | None = None, seed: int = 0) -> Trace:  # noqa: A002 - the manifest's word
+    """Read a whole trace file; ``seed`` is for formats that draw their rows.
 
-
-def formats() -> tuple[str, ...]:
-    """Names of the trace formats that can be read."""
-    return tuple(sorted(_READERS))
-
-
-def read_trace(format: str, path: Path) -> Trace:  # noqa: A002 - the word manifests and records use for it
-    """Read a whole trace file; columns are read-only and ``arrival_ns`` starts at 0.
-
-    Raises UsageError: unknown format, unreadable file, or everything wrong in the file with line numbers.
+    Raises UsageError: unknown format or option, unreadable file, or everything wrong in the file with line numbers.
     """
-    if format not in _READERS:
-        what = f"format={format!r}: no reader of that name"
-        raise UsageError.single("trace.format", what, f"use one of: {', '.join(formats())}", str(path))
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error) from error
-    arrival, tokens_in, tokens_out = _READERS[format](raw, path.name)
-    rows = np.arange(len(arrival), dtype=np.int64)
-    for column in (arrival, tokens_in, tokens_out, rows):
-        column.flags.writeable = False
-    sha256 = hashlib.sha256(raw).hexdigest()
+    reader = get_reader(format)
+    sha256 = file_digest(path)
+    trace = reader.read(path, checked_options(reader, options or {}), seed)
     licence, attribution = provenance_of(sha256)
-    return Trace(format, path.name, sha256, licence, attribution, arrival, tokens_in, tokens_out, rows)
+    return replace(trace, sha256=sha256, licence=licence, attribution=attribution)
 
 
-def load_trace(source: TraceSource, search_path: Sequence[Path]) -> Trace:
+def load_trace(source: TraceSource, search_path: Sequence[Path], seed: int = 0) -> Trace:
     """Find, verify and read a trace. Raises UsageError as ``find_trace`` and ``read_trace`` do."""
-    trace = read_trace(source.format, find_trace(source, search_path))
-    if trace.sha256 != source.sha256:  # the file changed between the search and the read
-        what = f"sha256={trace.sha256}: the manifest pins {source.sha256} for {source.name!r}"
-        raise UsageError.single("trace.digest_mismatch", what, "the file changed while it was read; let its writer finish first")
-    return trace
+    return read_trace(source.format, find_trace(source, search_path), source.options, seed)
 
 
 def trace_ref(trace: Trace) -> dict[str, str]:

@@ -11,18 +11,17 @@ import re
 from datetime import date
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
-from workloads.schedule import Int64
-from workloads.traces.problems import ProblemList
+from workloads.schedule import Int64, Trace, frozen
+from workloads.traces.contract import FormatInfo, NoOptions
+from workloads.traces.find import read_bytes
+from workloads.traces.problems import TOKEN_LIMIT, ProblemList
 
 FORMAT = "azure-2023"
 HEADER = b"TIMESTAMP,ContextTokens,GeneratedTokens"
-TOKEN_LIMIT = 1 << 24
-"""Largest believable token count of one request, 16,777,216: above every published context window (10 M), and small enough that a sum over
-any trace that fits in memory stays exact in int64. A larger number is a wrong column or a wrong unit."""
-
 _ROW = re.compile(rb"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?,(\d{1,18}),(\d{1,18})")
 _STAMP = re.compile(rb"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 _BOM = b"\xef\xbb\xbf"
@@ -147,3 +146,31 @@ def _check_order(rows: list[tuple[int, tuple[int, int, int]]], problems: Problem
 def _show(text: bytes) -> str:
     """Printable, bounded form of file content for a message."""
     return repr(text[:60].decode("utf-8", "backslashreplace")) + ("..." if len(text) > 60 else "")
+
+
+class _Azure2023:
+    """``azure-2023`` (Splitwise): two services, an hour each."""
+
+    info = FormatInfo(
+        format=FORMAT,
+        summary="Azure LLM inference traces 2023 (Splitwise): arrivals and token counts of two services",
+        clock="absolute",
+        time_unit="100 ns ticks, wall time without a zone",
+        lengths="input and output tokens as the service counted them",
+        prefix=None,
+        tested="full file",
+    )
+    options = NoOptions
+
+    def sniff(self, name: str, head: bytes) -> bool:  # noqa: ARG002 - the header tells
+        """Whether the file begins with this release's header."""
+        return head.startswith(HEADER)
+
+    def read(self, path: Path, options: NoOptions, seed: int) -> Trace:  # noqa: ARG002 - nothing to choose or to draw
+        """Read the whole file."""
+        arrival, tokens_in, tokens_out = parse(read_bytes(path), path.name)
+        rows = frozen(np.arange(len(arrival), dtype=np.int64))
+        return Trace(FORMAT, path.name, frozen(arrival), frozen(tokens_in), frozen(tokens_out), rows, clock="absolute", grid_ns=100)
+
+
+READERS = (_Azure2023(),)

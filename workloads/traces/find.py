@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -46,6 +48,15 @@ def file_digest(path: Path) -> str:
             return hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """All bytes of a file, decompressed when it is gzip. Raises UsageError ``trace.unreadable``, also for a torn gzip member."""
+    try:
+        raw = path.read_bytes()
+        return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise unreadable(path, error if isinstance(error, OSError) else OSError(str(error))) from error
 
 
 def unreadable(path: Path, error: OSError) -> UsageError:

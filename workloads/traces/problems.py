@@ -8,6 +8,11 @@ CAP = 20
 """Problems listed in full. A file of the wrong kind is wrong on every row; a screenful shows the pattern, the count shows the extent."""
 
 
+TOKEN_LIMIT = 1 << 24
+"""Largest believable token count of one request, 16,777,216: above every published context window (10 M), and small enough that a sum over
+any trace that fits in memory stays exact in int64. A larger number is a wrong column or a wrong unit."""
+
+
 class ProblemList:
     """Problems of one file, the first ``CAP`` in full and the rest as a count."""
 
