@@ -5,7 +5,7 @@ from workloads.digest import content_digest
 from workloads.plan import TraceSource, WorkloadPlan
 from workloads.schedule import Schedule, Trace
 from workloads.tokens import ByteTokenizer, HFTokenizer, TokenSource, load_tokenizer
-from workloads.traces import find_trace, formats, load_trace, read_trace, trace_ref
+from workloads.traces import find_trace, formats, get_reader, guess_format, load_trace, read_trace, trace_ref
 from workloads.transforms import Transformed, apply
 
 __all__ = [
@@ -23,6 +23,8 @@ __all__ = [
     "content_digest",
     "find_trace",
     "formats",
+    "get_reader",
+    "guess_format",
     "load_tokenizer",
     "load_trace",
     "read_trace",

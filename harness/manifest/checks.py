@@ -11,7 +11,8 @@ from harness.manifest.explain import nearest, shown
 from harness.manifest.findings import Finding, Findings
 from harness.manifest.schema import Arm, Client, Load, Rank, Replicates, Slo, Waiver
 from harness.manifest.units import UnitError, parse_rate
-from harness.manifest.workload import UniformLength, WindowStep, Workload
+from harness.manifest.workload import Workload
+from harness.manifest.workload_rules import check_classes, check_workload, draws
 
 NEVER_WAIVABLE = frozenset({"partition_closes", "requests_wellformed", "server_survived", "seal_intact", "pins_match"})
 """Gates whose failure means that the record is not of the run it claims to be (DESIGN 8)."""
@@ -48,78 +49,6 @@ def check_waivers(waivers: tuple[Waiver, ...], known_gates: frozenset[str] | Non
         seen.add(waiver.gate)
 
 
-def _workload(workload: Workload) -> Findings:
-    path: Path = ("workload",)
-    if workload.trace is None and workload.lengths is None:
-        yield Finding("missing_key", path, ": neither a trace nor lengths: nothing says how long requests are", "add trace or lengths")
-    if workload.trace is not None and workload.lengths is not None:
-        yield Finding(
-            "two_sources",
-            (*path, "lengths"),
-            ": the trace already gives lengths",
-            "delete lengths, or the trace; scale-lengths changes a trace's",
-        )
-    if workload.trace is None and workload.transforms:
-        yield Finding("no_trace", (*path, "transforms"), ": there is no trace to change", "delete the chain, or add a trace")
-    if workload.trace is not None and workload.trace.window is not None and workload.trace.window[0] >= workload.trace.window[1]:
-        yield Finding("bad_window", (*path, "trace", "window"), ": ends before it starts", "write [from, to] with from < to")
-    yield from _steps(workload)
-    yield from _lengths(workload)
-    yield from _output(workload)
-    yield from _loop(workload)
-
-
-def _steps(workload: Workload) -> Findings:
-    for i, step in enumerate(workload.transforms):
-        path: Path = ("workload", "transforms", i)
-        if isinstance(step, WindowStep) and step.from_ >= step.to:
-            yield Finding("bad_window", path, ": ends before it starts", "write from < to")
-        for side in ("input", "output"):
-            low, high = getattr(step, f"{side}_minimum", None), getattr(step, f"{side}_maximum", None)
-            if low is not None and high is not None and low > high:
-                yield Finding("bad_range", path, f": {side}-minimum={low} is above {side}-maximum={high}", "swap them")
-
-
-def _lengths(workload: Workload) -> Findings:
-    for side in ("input", "output"):
-        length = getattr(workload.lengths, side, None)
-        if isinstance(length, UniformLength) and length.low > length.high:
-            yield Finding("bad_range", ("workload", "lengths", side), f": low={length.low} is above high={length.high}", "swap them")
-
-
-def _output(workload: Workload) -> Findings:
-    control, path = workload.output_length, ("workload", "output-length")
-    if control.control in {"capped", "client_stop"} and control.max_tokens is None:
-        what = f"={control.control}: needs max-tokens, the maximum that is declared to the server"
-        yield Finding("missing_key", path, what, f"write output-length: {{control: {control.control}, max-tokens: 512}}")
-    if control.control in {"natural", "forced"} and control.max_tokens is not None:
-        remedy = "delete max-tokens, or use capped or client_stop"
-        yield Finding("not_used", (*path, "max-tokens"), f": {control.control} declares no common maximum", remedy)
-    arrivals = workload.arrivals
-    if (arrivals.process == "gamma") != (arrivals.cv is not None):
-        remedy = "write arrivals: {process: gamma, cv: 2.0}, or drop cv"
-        yield Finding("bad_arrivals", ("workload", "arrivals"), f".process={arrivals.process}: cv belongs to gamma and only to it", remedy)
-    prompts = workload.prompts
-    named = [prompts.name is not None, prompts.revision is not None]
-    if named != [prompts.source == "dataset"] * 2:
-        remedy = "write prompts: {source: dataset, name: NAME, revision: REV}, or drop them"
-        yield Finding("bad_prompts", ("workload", "prompts"), ": name and revision belong to the source dataset and only to it", remedy)
-
-
-def _loop(workload: Workload) -> Findings:
-    if (workload.loop == "closed") != (workload.users is not None):
-        yield Finding(
-            "bad_loop",
-            ("workload", "loop"),
-            f"={workload.loop}: users belong to the closed loop and only to it",
-            "write loop: closed with users: 8, or drop users",
-        )
-    if workload.loop == "partly_open" and workload.sessions is None:
-        yield Finding(
-            "bad_loop", ("workload", "loop"), "=partly_open: needs sessions, whose later turns wait for answers", "add sessions: {}"
-        )
-
-
 def _slo(slo: Slo | None) -> Findings:
     if slo is not None and slo.ttft is None and slo.tbt is None and slo.e2e is None:
         yield Finding("empty_slo", ("slo",), ": without a limit every request is valid", "add ttft, tbt or e2e, or delete slo")
@@ -150,7 +79,7 @@ def _load_fits(load: Load, workload: Workload) -> Findings:
             "no_trace",
             ("workload", "arrivals"),
             ".process=trace: there is no trace to take times from",
-            "use constant, poisson or gamma, or add a trace",
+            "use constant, poisson, gamma or weibull, or add a trace",
         )
     elif own and load.rate is not None:
         what = ": the trace's own arrival times have no rate to set"
@@ -228,17 +157,9 @@ def _varied(replicates: Replicates, workload: Workload) -> Findings:
     if replicates.vary == "window" and workload.trace is not None and workload.trace.window is None:
         what = "=window: slices are cut from workload.trace.window, and there is none"
         yield Finding("bad_vary", path, what, "add window: [0s, 3000s] to workload.trace, as much as you mean to sample")
-    if replicates.vary == "seed" and not _draws(workload):
+    if replicates.vary == "seed" and not draws(workload):
         what = "=seed: times and lengths come from the trace and nothing in the chain is drawn, so replicates would repeat one load"
-        yield Finding("bad_vary", path, what, "use vary: window, vary: none, a thin step, or poisson arrivals")
-
-
-def _draws(workload: Workload) -> bool:
-    drawn_steps = {"thin", "jitter", "retime", "tenants"}
-    synthetic = isinstance(getattr(workload.lengths, "input", None), UniformLength) or isinstance(
-        getattr(workload.lengths, "output", None), UniformLength
-    )
-    return workload.arrivals.process in {"poisson", "gamma"} or synthetic or any(s.transform in drawn_steps for s in workload.transforms)
+        yield Finding("bad_vary", path, what, "use vary: window, vary: none, a step that draws, or poisson arrivals")
 
 
 def _client(client: Client) -> Findings:
@@ -258,7 +179,8 @@ Rule = tuple[tuple[str, ...], Callable[..., Findings]]
 RULES: tuple[Rule, ...] = (
     (("arms",), check_arms),
     (("arms", "pins"), check_attested),
-    (("workload",), _workload),
+    (("workload",), check_workload),
+    (("workload", "slo"), check_classes),
     (("slo",), _slo),
     (("load",), _load),
     (("load", "workload"), _load_fits),

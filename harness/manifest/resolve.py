@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import dropwhile
+from typing import Literal
+
 from harness.errors import Problem
 from harness.manifest import workload as said
 from harness.manifest.checks import rank_value
 from harness.manifest.load import LoadedManifest
-from harness.manifest.schema import Manifest, Slo, Window
+from harness.manifest.schema import Limits, Manifest, Slo, Window
 from harness.manifest.slices import S, Slice, consecutive, equal_parts, needed_ns
 from harness.manifest.units import format_duration
 from harness.record import spec
@@ -23,11 +26,18 @@ def load_points(manifest: Manifest) -> tuple[spec.LoadPoint, ...]:
 
 def to_slo(slo: Slo | None) -> spec.Slo:
     """Return the SLO; no SLO is a predicate without limits."""
-    if slo is None:
-        return spec.Slo()
-    if slo.tbt is None:
-        return spec.Slo(ttft_ns=slo.ttft, e2e_ns=slo.e2e)
-    return spec.Slo(ttft_ns=slo.ttft, tbt_ns=slo.tbt.limit, tbt_rule=slo.tbt.rule, e2e_ns=slo.e2e)
+    return spec.Slo() if slo is None else _limits(slo)
+
+
+def to_slo_classes(slo: Slo | None) -> dict[str, spec.Slo]:
+    """Return the SLO of each class that has its own; a limit that a class leaves out is not part of its predicate."""
+    return {} if slo is None else {name: _limits(limits) for name, limits in sorted(slo.per_class.items())}
+
+
+def _limits(limits: Limits) -> spec.Slo:
+    if limits.tbt is None:
+        return spec.Slo(ttft_ns=limits.ttft, e2e_ns=limits.e2e)
+    return spec.Slo(ttft_ns=limits.ttft, tbt_ns=limits.tbt.limit, tbt_rule=limits.tbt.rule, e2e_ns=limits.e2e)
 
 
 def to_window(window: Window) -> spec.Window:
@@ -116,18 +126,24 @@ def plan_workload(
     if part is not None and compressed:
         need = needed_ns(horizon, workload.transforms, load.value) or (part.stop_ns - part.start_ns)
         part = Slice(part.start_ns, part.start_ns + need)
-    chain: list[plan.Transform] = []
+    mending, changing = _split(workload.transforms)
+    chain = [_step(step) for step in mending]
     if part is not None:
         chain.append(plan.WindowTransform(start_s=part.start_ns / S, stop_s=part.stop_ns / S))
-    chain += [_step(step) for step in workload.transforms]
+    chain += [_step(step) for step in changing]
     if compressed:
         chain.append(plan.TimeCompress(factor=load.value))
     built = plan.WorkloadPlan(
         trace=_trace(workload.trace),
         lengths=_lengths(workload.lengths),
+        loop=workload.loop,
+        users=workload.users,
+        sessions=_sessions(workload.sessions),
+        tenants=tuple(_tenant(name, tenant) for name, tenant in sorted(workload.tenants.items())),
+        cancellations=_cancellations(workload.cancellations),
         chain=tuple(chain),
         arrivals=_arrivals(workload.arrivals, load),
-        prompts=plan.PromptPlan(source="text" if workload.prompts.source == "text" else "random-ids"),
+        prompts=_prompts(workload.prompts),
         output=plan.OutputPlan(control=workload.output_length.control, max_tokens=workload.output_length.max_tokens),
         api=workload.api,
         horizon_s=horizon / S,
@@ -136,14 +152,54 @@ def plan_workload(
     return built, part.seconds if part is not None else None
 
 
+MENDING = frozenset({"sort", "dedupe", "drop-failed"})
+"""Steps that, written first, are about the file rather than the load: they come before a window can be cut from it."""
+
+
+def _split(steps: tuple[said.Step, ...]) -> tuple[tuple[said.Step, ...], tuple[said.Step, ...]]:
+    """Return the leading steps that mend the file, and the rest."""
+    rest = tuple(dropwhile(lambda step: step.transform in MENDING, steps))
+    return steps[: len(steps) - len(rest)], rest
+
+
 def replicate_seed(manifest: Manifest, replicate: int) -> int:
     """Return the root seed of a replicate: one for all with ``vary: none``, else its own, so that no prompt and no draw comes twice."""
     own = manifest.replicates
     return own.seed if own.vary == "none" else derive(own.seed, "replicate", replicate)
 
 
-def _trace(trace: said.Trace | None) -> plan.TraceSource | None:
-    return None if trace is None else plan.TraceSource(format=trace.format, name=trace.name, sha256=trace.sha256)
+def _trace(trace: said.TraceFile | None) -> plan.TraceSource | None:
+    if trace is None:
+        return None
+    return plan.TraceSource(format=trace.format, name=trace.name, sha256=trace.sha256, options=dict(trace.options))
+
+
+def _prompts(prompts: said.Prompts) -> plan.PromptPlan:
+    sharing: Literal["as_trace", "none"] = "as_trace" if prompts.sharing == "as-trace" else "none"
+    return plan.PromptPlan(source=prompts.source, sharing=sharing, dataset=_trace(prompts.dataset))
+
+
+def _sessions(sessions: said.Sessions | None) -> plan.SessionPlan | None:
+    if sessions is None:
+        return None
+    return plan.SessionPlan(
+        think_s=_seconds(sessions.think_time),
+        think_limit_s=_seconds(sessions.think_limit),
+        history=sessions.history,
+        max_turns=sessions.max_turns,
+    )
+
+
+def _tenant(name: str, tenant: said.Tenant) -> plan.TenantPlan:
+    return plan.TenantPlan(name=name, share=tenant.share, priority=tenant.priority, request_class=tenant.slo_class)
+
+
+def _cancellations(cancellations: said.Cancellations | None) -> plan.CancelPlan | None:
+    return None if cancellations is None else plan.CancelPlan(share=cancellations.share, after_s=cancellations.after / S)
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / S
 
 
 def _length(length: said.ConstantLength | said.UniformLength) -> plan.LengthDistribution:
@@ -155,22 +211,37 @@ def _lengths(lengths: said.Lengths | None) -> plan.Lengths | None:
 
 
 def _arrivals(arrivals: said.Arrivals, load: spec.LoadPoint) -> plan.Arrivals:
-    if arrivals.process == "constant":
-        return plan.ConstantArrivals(rate=load.value)
-    if arrivals.process == "poisson":
-        return plan.PoissonArrivals(rate=load.value)
-    if arrivals.process == "gamma":
-        return plan.GammaArrivals(rate=load.value, cv=arrivals.cv or 1.0)
-    return plan.TraceArrivals()
+    match arrivals.process:
+        case "constant":
+            return plan.ConstantArrivals(rate=load.value)
+        case "poisson":
+            return plan.PoissonArrivals(rate=load.value)
+        case "gamma":
+            return plan.GammaArrivals(rate=load.value, cv=arrivals.cv or 1.0)
+        case "weibull":
+            return plan.WeibullArrivals(rate=load.value, cv=arrivals.cv or 1.0)
+        case "trace":
+            return plan.TraceArrivals()
+
+
+_SAME_NAME: dict[str, type[plan.Transform]] = {
+    "time-compress": plan.TimeCompress,
+    "thin": plan.Thin,
+    "scale-lengths": plan.ScaleLengths,
+    "clip-lengths": plan.ClipLengths,
+    "sort": plan.Sort,
+    "dedupe": plan.Dedupe,
+    "drop-failed": plan.DropFailed,
+    "retime": plan.Retime,
+    "loop": plan.Loop,
+    "tenants": plan.Tenants,
+}
+"""Steps whose fields mean the same in the manifest and in the plan."""
 
 
 def _step(step: said.Step) -> plan.Transform:
     if isinstance(step, said.WindowStep):
         return plan.WindowTransform(start_s=step.from_ / S, stop_s=step.to / S)
-    if isinstance(step, said.TimeCompressStep):
-        return plan.TimeCompress(factor=step.factor)
-    if isinstance(step, said.ThinStep):
-        return plan.Thin(keep=step.keep)
-    if isinstance(step, said.ScaleLengthsStep):
-        return plan.ScaleLengths.model_validate(step.model_dump(exclude={"transform"}))
-    raise TypeError(f"{step.transform} has no engine; not_yet should have named it")
+    if isinstance(step, said.JitterStep):
+        return plan.Jitter(grid_s=step.grid / S)
+    return _SAME_NAME[step.transform].model_validate(step.model_dump(exclude={"transform"}))

@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 from math import ceil
 
-from harness.manifest.workload import Step, TimeCompressStep, WindowStep
+from harness.manifest.workload import LoopStep, Step, TimeCompressStep, WindowStep
 
 S = 10**9
 
@@ -29,7 +29,7 @@ class Slice:
 def needed_ns(horizon_ns: int, steps: Sequence[Step], compression: float) -> int | None:
     """Return the trace time that fills ``horizon_ns`` after the chain and the load's compression; None: a window step leaves too little.
 
-    Works backwards: a compression by f needs f times as much, a window needs what lies before it too.
+    Works backwards: a compression by f needs f times as much, a window needs what lies before it too, a loop gives its trace several times.
     """
     need = Fraction(horizon_ns) * Fraction(str(compression))
     for step in reversed(steps):
@@ -39,6 +39,8 @@ def needed_ns(horizon_ns: int, steps: Sequence[Step], compression: float) -> int
             if need > step.to - step.from_:
                 return None
             need += step.from_
+        elif isinstance(step, LoopStep):
+            need /= step.times
     return ceil(need)
 
 

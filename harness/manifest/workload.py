@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
-from harness.manifest.fields import Duration, Factor, Fraction, PositiveDuration, Section, Sha256, Shorthand, Slug, TraceTime
+from harness.manifest.explain import nearest
+from harness.manifest.fields import Duration, Factor, Fraction, PositiveDuration, Section, Sha256, Shorthand, Slug, TraceTime, refuse
+from workloads import formats
 
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 """A token count; ten million is above every context window on offer."""
@@ -14,15 +16,31 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,1
 Weight = Annotated[float, Field(gt=0, le=1e6)]
 
 
-class Trace(Section):
-    """A trace by name and content, found through the search path of the machine."""
+def _known_format(value: str) -> str:
+    if value not in formats():
+        near = nearest(value, list(formats()))
+        remedy = f"did you mean {near}?" if near else f"use one of: {', '.join(formats())}"
+        raise refuse("unknown_format", f"={value}: no reader of that name", remedy)
+    return value
 
-    format: Literal[
-        "azure-2023", "azure-2024", "burstgpt", "mooncake", "qwen-bailian", "ragpulse", "weka-agentic", "servegen", "vtc-arena",
-        "otel-genai", "sharegpt", "hf-datasets", "csv", "jsonl", "parquet", "trigpoint",
-    ] = Field(description="Reader of the file")  # fmt: skip
+
+# No enumeration: an installed package may bring a reader of its own.
+Format = Annotated[str, AfterValidator(_known_format), WithJsonSchema({"type": "string", "examples": ["azure-2023", "mooncake"]})]
+"""Name of a trace reader."""
+
+
+class TraceFile(Section):
+    """A file of a known format by name and content, found through the search path of the machine."""
+
+    format: Format = Field(description="Reader of the file; `trigpoint traces list` names them")
     name: Name = Field(description="File name without folder, with or without its ending")
     sha256: Sha256 = Field(description="sha256 of the file's bytes")
+    options: dict[str, Any] = Field({}, max_length=64, description="Options of the reader")
+
+
+class Trace(TraceFile):
+    """The trace that is replayed."""
+
     window: tuple[TraceTime, TraceTime] | None = Field(None, description="[from, to) in trace time; replicates take their slices from it")
 
 
@@ -106,6 +124,12 @@ class DedupeStep(Section):
     transform: Literal["dedupe"] = Field(description="Leave out exact repetitions of a row")
 
 
+class DropFailedStep(Section):
+    """Leave out what the traced service failed."""
+
+    transform: Literal["drop-failed"] = Field(description="Leave out requests that failed, or have no output")
+
+
 class JitterStep(Section):
     """Spread arrivals inside the trace's own time grid."""
 
@@ -144,6 +168,7 @@ Step = Annotated[
     | ClipLengthsStep
     | SortStep
     | DedupeStep
+    | DropFailedStep
     | JitterStep
     | RetimeStep
     | LoopStep
@@ -153,18 +178,22 @@ Step = Annotated[
 
 
 class Arrivals(Section):
-    """When requests arrive."""
+    """When requests arrive, or sessions start."""
 
-    process: Literal["trace", "constant", "poisson", "gamma"] = Field(description="The trace's own times, or a process at the load's rate")
-    cv: Factor | None = Field(None, description="Only for gamma: coefficient of variation of the gaps")
+    process: Literal["trace", "constant", "poisson", "gamma", "weibull"] = Field(
+        description="The trace's own times, or a process at the load's rate"
+    )
+    cv: Factor | None = Field(None, description="Only for gamma and weibull: coefficient of variation of the gaps")
 
 
 class Prompts(Section):
     """Where prompt tokens come from."""
 
-    source: Literal["random-ids", "text", "prefix-ids", "dataset"] = Field("random-ids", description="Source of prompt tokens")
-    name: Name | None = Field(None, description="Only for dataset: its name")
-    revision: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(None, description="Only for dataset: its pinned revision")
+    source: Literal["random-ids", "text", "dataset"] = Field("random-ids", description="Source of prompt tokens")
+    sharing: Literal["as-trace", "none"] = Field(
+        "none", description="as-trace: prompts begin alike where prefix ids or history say so; none: no two share more than chance"
+    )
+    dataset: TraceFile | None = Field(None, description="Only for dataset: the file its texts come from")
 
 
 class OutputLength(Section):
@@ -180,6 +209,7 @@ class Sessions(Section):
     """Turns of one conversation."""
 
     think_time: Duration | None = Field(None, description="Pause between turns; default: the trace's own")
+    think_limit: Duration | None = Field(None, description="Longest pause that is kept; recorded ones can last hours")
     history: Literal["carry", "none"] = Field("carry", description="Whether earlier turns are sent again")
     max_turns: int | None = Field(None, ge=1, le=10_000, description="Most turns of a session")
 

@@ -157,7 +157,7 @@ def test_all_errors_at_once_in_line_order() -> None:
     assert [(p.code, int(p.where.removeprefix("m.yaml:"))) for p in problems] == [
         ("bad_type", 4),
         ("duplicate_arm", 8),
-        ("bad_choice", 10),
+        ("unknown_format", 10),
         ("unknown_key", 13),
         ("bad_unit", 14),
         ("missing_key", 15),
@@ -285,7 +285,11 @@ def test_arms(arm: str, codes: list[str]) -> None:
         ("arrivals: {process: gamma}", ["bad_arrivals", "load_mismatch"]),
         ("arrivals: {process: trace, cv: 2.0}", ["bad_arrivals"]),
         ("prompts: {source: dataset}", ["bad_prompts"]),
-        ("prompts: {source: text, name: x}", ["bad_prompts"]),
+        ("prompts: {source: text, dataset: {format: azure-2023, name: x, sha256: " + "a" * 64 + "}}", ["bad_prompts"]),
+        ("lengths: {input: {kind: uniform, low: 9, high: 8}, output: {kind: constant, value: 8}}", ["two_sources", "bad_range"]),
+        ("tenants: {a: {share: 40%}, b: {share: 50%}}", ["bad_shares"]),
+        ("tenants: {a: {share: 40%}, b: {}}", ["bad_shares"]),
+        ("tenants: {a: {slo-class: gold}}", ["unknown_class"]),
         ("loop: closed", ["bad_loop"]),
         ("users: 3", ["bad_loop"]),
         ("loop: partly_open", ["bad_loop"]),
@@ -387,9 +391,15 @@ def test_digest_sees_what_matters(old: str, new: str) -> None:
     assert parse(changed((old, new))).digest != parse().digest
 
 
+def test_shares_that_add_up_and_a_class_that_has_limits_are_fine() -> None:
+    tenants = "workload:\n  tenants: {a: {share: 40%, slo-class: gold}, b: {share: 60%}}\n"
+    loaded = parse(changed(("workload:\n", tenants), ("slo: {", "slo: {per-class: {gold: {ttft: 1s}}, ")))
+    assert set(loaded.manifest.workload.tenants) == {"a", "b"}
+
+
 def test_digest_is_pinned() -> None:
     # Results folders carry it: a change of the resolved form must be noticed, and meant.
-    assert parse().digest == "9e2dcb65a9221153765eed1b1ee0c396a280f8dce0ab8ccf0c86b4f17bdb93e4"
+    assert parse().digest == "31f67af12385dbbbb20663844638f15ea15a27633dca9b63e383ae5b46b74d93"
 
 
 def test_the_resolved_form_is_a_manifest_with_the_same_digest() -> None:

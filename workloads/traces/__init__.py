@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from harness.errors import UsageError
 from workloads.plan import TraceSource
 from workloads.schedule import Trace
 from workloads.traces.contract import FormatInfo, Options, Reader
@@ -41,8 +43,20 @@ def read_trace(format: str, path: Path, options: dict[str, Any] | None = None, s
 
 
 def load_trace(source: TraceSource, search_path: Sequence[Path], seed: int = 0) -> Trace:
-    """Find, verify and read a trace. Raises UsageError as ``find_trace`` and ``read_trace`` do."""
-    return read_trace(source.format, find_trace(source, search_path), source.options, seed)
+    """Find, verify and read a trace. Raises UsageError as ``find_trace`` and ``read_trace`` do.
+
+    The last one read is kept, because a campaign asks for the same trace before each run; ``seed`` counts for drawn formats only.
+    """
+    return _load(source, tuple(search_path), seed if get_reader(source.format).info.drawn else 0)
+
+
+@lru_cache(maxsize=1)
+def _load(source: TraceSource, search_path: tuple[Path, ...], seed: int) -> Trace:
+    trace = read_trace(source.format, find_trace(source, search_path), source.options, seed)
+    if trace.sha256 != source.sha256:  # the file changed between the search and the read
+        what = f"sha256={trace.sha256}: the manifest pins {source.sha256} for {source.name!r}"
+        raise UsageError.single("trace.digest_mismatch", what, "the file changed while it was read; let its writer finish first")
+    return trace
 
 
 def trace_ref(trace: Trace) -> dict[str, str]:
