@@ -13,7 +13,7 @@ from harness.errors import Problem, UsageError
 from workloads import arrivals, seeds, transforms
 from workloads.check import check_lengths, check_plan
 from workloads.plan import LengthDistribution, TraceArrivals, WorkloadPlan
-from workloads.prompts import RandomIds, TextPrompts, TextWriter
+from workloads.prompts import make_prompts
 from workloads.schedule import Int64, Labels, Schedule, Trace
 from workloads.tokens import TokenSource
 from workloads.traces import load_trace
@@ -59,7 +59,7 @@ def build_schedule(
     added = tokens.added_tokens if plan.api == "completions" and plan.prompts.source == "text" and server_adds_bos else 0
     check_lengths(plan, rows.input_tokens, rows.output_tokens, rows.source_row, max_model_len, overhead + added)
     max_tokens, stop_after = _output_columns(plan, rows.output_tokens)
-    prompts = _prompts(plan, tokens, rows.input_tokens - overhead, bos=bool(added))
+    prompts = make_prompts(plan, tokens, rows.input_tokens - overhead, bos=bool(added))
     columns = (rows.arrival_ns, rows.input_tokens, rows.output_tokens, max_tokens, stop_after, rows.source_row)
     for column in columns:
         column.flags.writeable = False
@@ -153,28 +153,10 @@ def _output_columns(plan: WorkloadPlan, realized: Int64) -> tuple[Int64, Int64]:
             return declared, np.minimum(realized, declared)
 
 
-def _prompts(plan: WorkloadPlan, tokens: TokenSource, content: Int64, *, bos: bool) -> RandomIds | TextPrompts:
-    if plan.prompts.source == "random-ids":
-        return RandomIds(tokens.safe_ids, content, plan.seed)
-    writer = TextWriter(tokens, bos=bos)
-    texts: list[str] = []
-    problems: list[Problem] = []
-    for request_id, count in enumerate(content.tolist()):
-        try:
-            texts.append(writer.write(count, plan.seed, request_id))
-        except UsageError as error:
-            problems.extend(error.problems)
-            if len(problems) == 20:  # a screenful; a tokenizer that fails this often fails for one reason
-                break
-    if problems:
-        raise UsageError(*problems)
-    return TextPrompts(tokens, tuple(texts), bos)
-
-
 def _recipe(plan: WorkloadPlan, overhead: int) -> bytes:
     """Return what was chosen, as canonical JSON. The seed is left out on purpose: what is sent is the workload, however it was drawn."""
     chosen = plan.model_dump(mode="json", exclude={"trace", "lengths", "seed"})
-    return json.dumps({"format": 2, "chat_overhead": overhead, **chosen}, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps({"format": 3, "chat_overhead": overhead, **chosen}, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _empty(plan: WorkloadPlan, rows: _Rows) -> UsageError:

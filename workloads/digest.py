@@ -6,7 +6,10 @@ import hashlib
 
 import numpy as np
 
-from workloads.schedule import Labels, Schedule, array_digest
+from workloads.schedule import Int64, Labels, Schedule, Turns, array_digest
+
+_NONE: Int64 = np.empty(0, np.int64)
+"""A column that the schedule does not have; no column of a schedule with requests is empty."""
 
 
 def content_digest(schedule: Schedule) -> str:
@@ -19,17 +22,15 @@ def content_digest(schedule: Schedule) -> str:
     for labels in (schedule.client, schedule.request_class):
         digest.update(b"-" if labels is None else _names(labels))
     for request_id in range(len(schedule)):
-        ids = schedule.prompts.ids(request_id)
+        ids = np.ascontiguousarray(schedule.prompts.ids(request_id), dtype="<i4")
         text = (schedule.prompts.text(request_id) or "").encode()
         digest.update(len(text).to_bytes(8, "little") + text)
-        digest.update(len(ids).to_bytes(8, "little") + ids.astype("<i4").tobytes())
+        digest.update(len(ids).to_bytes(8, "little"))
+        digest.update(ids.data)
     return digest.hexdigest()
 
 
-def _columns(schedule: Schedule) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
-    none = np.empty(0, np.int64)
-    turns = schedule.turns
-    waits = [none] * 5 if turns is None else [turns.session, turns.turn, turns.after.offsets, turns.after.values, turns.think_ns]
+def _columns(schedule: Schedule) -> list[Int64]:
     return [
         schedule.arrival_ns,
         schedule.input_tokens,
@@ -37,10 +38,18 @@ def _columns(schedule: Schedule) -> list[np.ndarray[tuple[int, ...], np.dtype[np
         schedule.max_tokens,
         schedule.stop_after,
         schedule.source_row,
-        none if schedule.priority is None else schedule.priority,
-        none if schedule.cancel_after_ns is None else schedule.cancel_after_ns,
-        *(column.astype(np.int64) for column in waits),
+        _NONE if schedule.priority is None else schedule.priority,
+        _NONE if schedule.cancel_after_ns is None else schedule.cancel_after_ns,
+        *_waits(schedule.turns),
     ]
+
+
+def _waits(turns: Turns | None) -> list[Int64]:
+    """Columns of the conversations; ``history`` says how a trace counted and is in the lengths by now."""
+    if turns is None:
+        return [_NONE] * 6
+    after = turns.after.values.astype(np.int64)
+    return [turns.session, turns.turn, turns.after.offsets, after, turns.think_ns, turns.extends]
 
 
 def _names(labels: Labels) -> bytes:

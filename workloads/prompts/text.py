@@ -1,20 +1,20 @@
-"""Prompts with an exact token count, each from its own seed: the prompt of request i never depends on another request or on order.
-
-Words and ids are drawn independently rather than cut from a running text: two prompts then share no prefix beyond chance, so a server's
-prefix cache finds nothing that the plan did not put there.
+"""Text prompts with an exact token count, words of our own drawn independently rather than cut from a running text: two prompts then share
+no beginning beyond chance, so a server's prefix cache finds nothing that the plan did not put there.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
 
 import numpy as np
 
 from harness.errors import Problem, UsageError
-from workloads import seeds
+from workloads.prompts.ids import short_notes
+from workloads.prompts.kept import Kept, Made
+from workloads.prompts.streams import Keys, Numbering, draw
 from workloads.schedule import Int64
 from workloads.tokens import Ids, TokenSource
 
@@ -27,83 +27,113 @@ _FILLERS = (" a", " I", " x", ".", " .", "a", "!", " to")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RandomIds:
-    """Prompts of (input_tokens[i],) int32 ids, uniform over ``safe_ids``; they have no text."""
-
-    safe_ids: Ids
-    input_tokens: Int64
-    seed: int
-
-    def ids(self, request_id: int) -> Ids:
-        """Ids of one request's prompt."""
-        return random_ids(self.safe_ids, int(self.input_tokens[request_id]), self.seed, request_id)
-
-    def text(self, request_id: int) -> None:
-        """None: no text is sent."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class TextPrompts:
-    """Texts of all requests and their ids under the server's tokenizer; ``bos`` as in ``TextWriter``."""
+    """Prompts of words, written when asked for: (input_tokens[i],) tokens each as ``writer`` counts them."""
 
-    tokens: TokenSource
-    texts: tuple[str, ...]
-    bos: bool
+    writer: TextWriter
+    input_tokens: Int64
+    notes: tuple[str, ...] = ()
+    kept: Kept = field(default_factory=Kept)
 
     def ids(self, request_id: int) -> Ids:
-        """Ids of one request's text, with the tokenizer's own special tokens when ``bos``."""
-        return self.tokens.encode(self.texts[request_id], add_special=self.bos)
+        """Ids of one request's text, with the tokenizer's own special tokens when the writer counts them."""
+        return self.kept.get(request_id, self._make)[1]
 
     def text(self, request_id: int) -> str:
         """One request's text."""
-        return self.texts[request_id]
+        return self.kept.get(request_id, self._make)[0]
 
-
-def random_ids(safe_ids: Ids, count: int, seed: int, request_id: int) -> Ids:
-    """Return ``count`` ids drawn uniformly from ``safe_ids``, from the dimension (prompt, request_id)."""
-    rng = seeds.generator(seed, "prompt", request_id)
-    return safe_ids[rng.integers(0, len(safe_ids), size=count)]
+    def _make(self, request_id: int) -> Made:
+        return self.writer.write(int(self.input_tokens[request_id]), request_id)
 
 
 class TextWriter:
-    """Writes texts of our own words with an exact number of tokens under one tokenizer.
+    """Writes texts of our own words with an exact number of tokens under one tokenizer, no two of ``requests`` beginning alike.
 
     ``bos``: count the special tokens that the tokenizer's own rule adds, as completions servers do; off for chat, where the template is
     counted apart.
     """
 
-    __slots__ = ("_bos", "_costs", "_dearest", "_tokens", "_words")
+    __slots__ = ("_bos", "_costs", "_dearest", "_fillers", "_numbering", "_own", "_starts", "_tokens", "_words")
 
-    def __init__(self, tokens: TokenSource, *, bos: bool = False) -> None:
+    def __init__(self, tokens: TokenSource, *, seed: int, requests: int, bos: bool = False) -> None:
         self._tokens, self._bos = tokens, bos
-        self._words = corpus_words()
-        # What a word adds behind another word: an estimate where merges cross spaces, made exact by encoding the whole.
+        self._words = _sendable_words(tokens)
+        self._own = Keys(seed, "own")
+        self._numbering = Numbering.of(requests, len(self._words), seed)
+        # What a word adds at the start and behind another: an estimate where merges cross spaces, made exact by encoding the whole.
         alone = len(tokens.encode("a"))
+        self._starts = np.array([len(tokens.encode(word)) for word in self._words], dtype=np.int64)
         self._costs = np.array([max(1, len(tokens.encode(f"a {word}")) - alone) for word in self._words], dtype=np.int64)
-        self._dearest = int(self._costs.max())
+        self._dearest = int(max(self._costs.max(), self._starts.max()))
+        gains = [(len(tokens.encode(f"a{filler}")) - alone, filler) for filler in _FILLERS]
+        self._fillers = sorted(((gain, filler) for gain, filler in gains if gain > 0), key=lambda pair: -pair[0])
 
-    def write(self, count: int, seed: int, request_id: int) -> str:
-        """Return a text of exactly ``count`` tokens from the seed's dimension (prompt, request_id).
+    @property
+    def least(self) -> int:
+        """Tokens of the shortest text."""
+        return 1 + (self._tokens.added_tokens if self._bos else 0)
+
+    def notes(self, counts: Int64) -> tuple[str, ...]:
+        """Say how many prompts of ``counts`` (n,) tokens have no room for the words that tell them apart."""
+        short = int((counts < self.least + self._numbering.width * self._dearest).sum())
+        return short_notes(short, len(counts), len(self._words))
+
+    def write(self, count: int, request_id: int) -> Made:
+        """Return a text of exactly ``count`` tokens and its ids.
 
         Raises UsageError ``prompt.impossible`` when no text found has that many tokens under this tokenizer.
         """
-        least = 1 + (self._tokens.added_tokens if self._bos else 0)
-        if count < least:
-            raise _impossible(request_id, count, f"the shortest text has {least} under this tokenizer")
-        # A word costs at least one token, so ``count`` draws are always enough.
-        picks = seeds.generator(seed, "prompt", request_id).integers(0, len(self._words), size=count)
-        text: str | None = self._fit(picks, count)
-        for _ in range(MAX_ROUNDS):
-            missing = count - self._length(text) if text is not None else -1
-            if text is None or missing <= 0:
-                break
-            text = self._fill(text, missing)
-        if text is None or self._length(text) != count:
-            raise _impossible(request_id, count, f"none found in {MAX_ROUNDS} rounds of correction")
-        return text
+        if count < self.least:
+            raise impossible(request_id, count, f"the shortest text has {self.least} under this tokenizer")
+        picks = self._picks(count, request_id)
+        ids = self._encode(text := self._guess(picks, count))
+        if len(ids) != count:  # this tokenizer's counts do not add up over words
+            text = self._correct(picks, count)
+            ids = self._encode(text)
+        if len(ids) != count:
+            raise impossible(request_id, count, f"none found in {MAX_ROUNDS} rounds of correction")
+        if int(ids.max()) >= self._tokens.vocab_size:
+            raise impossible(request_id, count, f"its text has id {int(ids.max())}, and the model has {self._tokens.vocab_size} ids")
+        return text, ids
+
+    def _encode(self, text: str) -> Ids:
+        return self._tokens.encode(text, add_special=self._bos)
 
     def _length(self, text: str) -> int:
-        return len(self._tokens.encode(text, add_special=self._bos))
+        return len(self._encode(text))
+
+    def _picks(self, count: int, request_id: int) -> Int64:
+        """Words by index; a word costs at least one token, so ``count`` of them are always enough."""
+        picks = draw(self._own(np.array([request_id], np.uint64)), np.array([count]), len(self._words))
+        head = self._numbering.symbols(request_id)[:count]
+        picks[: len(head)] = head
+        return picks
+
+    def _guess(self, picks: Int64, count: int) -> str:
+        """Text whose words and fillers have the right sum of single costs: right at once where costs add up."""
+        room = count - self.least + 1
+        costs = self._costs[picks]
+        costs[0] = self._starts[picks[0]]
+        sums = np.cumsum(costs)
+        kept = int(np.searchsorted(sums, room, side="right"))
+        missing = room - (int(sums[kept - 1]) if kept else 0)
+        parts = [" ".join([self._words[k] for k in picks[:kept].tolist()])]
+        for gain, filler in self._fillers:
+            parts.append(filler * (missing // gain))
+            missing %= gain
+        return "".join(parts).lstrip()
+
+    def _correct(self, picks: Int64, count: int) -> str:
+        """Text found by encoding the whole after every change; the caller checks its count."""
+        text = self._fit(picks, count)
+        for _ in range(MAX_ROUNDS):
+            missing = count - self._length(text)
+            longer = self._fill(text, missing) if missing > 0 else None
+            if longer is None:
+                break
+            text = longer
+        return text
 
     def _fit(self, picks: Int64, count: int) -> str:
         """Longest run of the picked words found that stays within ``count`` tokens, less than one word short where costs add up."""
@@ -141,6 +171,16 @@ def corpus_words() -> tuple[str, ...]:
     return tuple(dict.fromkeys(re.findall(r"[a-z]+", text.lower())))
 
 
-def _impossible(request_id: int, count: int, why: str) -> UsageError:
+def _sendable_words(tokens: TokenSource) -> tuple[str, ...]:
+    """Words of which no token, at the start of a text or within, is one that the model lacks."""
+    words = tuple(w for w in corpus_words() if max(tokens.encode(f"{w} {w}").tolist()) < tokens.vocab_size)
+    if words:
+        return words
+    what = f"prompts.source=text: under this tokenizer every word needs an id that the model, with {tokens.vocab_size} ids, lacks"
+    raise UsageError.single("prompt.no_words", what, "name the tokenizer of the served model, or use prompts of random-ids")
+
+
+def impossible(request_id: int, count: int, why: str) -> UsageError:
+    """Build the error for a prompt that no text has the count of."""
     what = f"input_tokens={count} of request {request_id}: no such text prompt; {why}"
     return UsageError(Problem("prompt.impossible", what, "raise input_minimum of scale_lengths, or use prompts of random-ids"))
