@@ -1,127 +1,225 @@
-"""Describe a trace before replaying it: load, burstiness, lengths (rigor 2). Arrays in, numbers out; no reader, no files."""
+"""Describe a trace before replaying it: load, burstiness, lengths, clients, sessions, sharing (rigor 2). Columns in, numbers out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from analysis.tails import Floats, linear, nearest_rank
-from harness.errors import Problem, UsageError
-from harness.record.spec import PercentileRule
+from analysis.tails import linear, nearest_rank
+from harness import burstiness
 
-WIDTHS_S = (1.0, 10.0, 60.0)
-"""Time scales of the index of dispersion: an iteration burst, a queue's memory, the minute an autoscaler sees (rigor 2)."""
+Int64 = npt.NDArray[np.int64]
+NS_PER_S = 1e9
 
 QUANTILES = {"p50": Fraction(1, 2), "p90": Fraction(9, 10), "p99": Fraction(99, 100)}
 
-Bins = Literal["full", "all"]
+CONTEXTS = (4096, 8192, 32768, 131072)
+"""Context lengths that rows are held against: what models of the last years were served with."""
+
+TOP_CLIENTS = 5
+
+
+class LabelColumn(Protocol):
+    """Names by code: ``codes`` (n,) index into ``names``, -1 for none."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def codes(self) -> npt.NDArray[np.int32]: ...  # noqa: D102
+
+
+class RaggedColumn(Protocol):
+    """Lists of unequal length, joined."""
+
+    @property
+    def offsets(self) -> Int64: ...  # noqa: D102
+    @property
+    def values(self) -> npt.NDArray[Any]: ...  # noqa: D102
+
+
+class BlockColumn(Protocol):
+    """Prefix ids of ``size`` tokens each."""
+
+    @property
+    def ids(self) -> RaggedColumn: ...  # noqa: D102
+    @property
+    def size(self) -> int: ...  # noqa: D102
+    @property
+    def rounding(self) -> str: ...  # noqa: D102
+
+
+class TurnColumn(Protocol):
+    """Sessions and the pauses inside them."""
+
+    @property
+    def session(self) -> Int64: ...  # noqa: D102
+    @property
+    def think_ns(self) -> Int64: ...  # noqa: D102
+
+
+class TraceColumns(Protocol):
+    """What is read of a trace; ``workloads.Trace`` has this shape, and analysis needs no more of it."""
+
+    @property
+    def clock(self) -> str: ...  # noqa: D102
+    @property
+    def arrival_ns(self) -> Int64: ...  # noqa: D102
+    @property
+    def input_tokens(self) -> Int64: ...  # noqa: D102
+    @property
+    def output_tokens(self) -> Int64: ...  # noqa: D102
+    @property
+    def client(self) -> LabelColumn | None: ...  # noqa: D102
+    @property
+    def blocks(self) -> BlockColumn | None: ...  # noqa: D102
+    @property
+    def turns(self) -> TurnColumn | None: ...  # noqa: D102
+    @property
+    def failed(self) -> npt.NDArray[np.bool_] | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
-    """Token counts of one side of a trace. ``quantiles`` by name, under the percentile rule of the description."""
+class Numbers:
+    """One column in short. Percentiles twice: linear interpolation as published tables have it, and nearest rank, which this instrument's
+    own claims use; never mixed.
+    """
 
-    minimum: int
-    maximum: int
+    min: float
+    max: float
     mean: float
-    total: int
-    quantiles: Mapping[str, float]
+    sum: float
+    p50: float
+    p90: float
+    p99: float
+    nearest_rank: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class TraceDescription:
-    """What a trace offers. Times in s, rates in 1/s; None: not defined for this few rows or this short a span.
-
-    ``mean_rate`` is (rows - 1)/span, the unbiased count of gaps over their time; ``cv_gaps`` population standard deviation over mean of
-    inter-arrival gaps (1 for Poisson); ``dispersion`` Var N(w)/E N(w) by width w (1 for Poisson at every w); ``bins`` says whether the cut
-    last bin was used. Sequences are judged after a stable sort by time.
+class PrefixFacts:
+    """What an infinite cache could reuse, rows in file order. ``ideal_prefix_hit_blocks``: share of blocks that some earlier row also had,
+    counted from the start of each prompt up to the first new one; ``..._tokens``: the same in tokens of all prompts.
     """
 
-    rows: int
-    span_s: float | None
-    mean_rate: float | None
-    cv_gaps: float | None
-    max_gap_s: float | None
-    zero_gap_share: float | None
-    dispersion: Mapping[str, float | None]
-    input_tokens: Lengths | None
-    output_tokens: Lengths | None
-    percentile_rule: PercentileRule
-    bins: Bins
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain nested dict for JSON."""
-        return asdict(self)
+    block_size: int
+    total_blocks: int
+    unique_blocks: int
+    max_hash_id: int | None
+    max_blocks_in_row: int
+    rows_empty_hash_ids: int
+    rows_with_repeated_id: int
+    rows_with_partial_last_block: int
+    ideal_prefix_hit_blocks: float | None
+    ideal_prefix_hit_tokens: float | None
 
 
-def describe(
-    arrival_s: npt.ArrayLike,
-    input_tokens: npt.ArrayLike,
-    output_tokens: npt.ArrayLike,
-    *,
-    percentile_rule: PercentileRule = "nearest_rank",
-    bins: Bins = "full",
-) -> TraceDescription:
-    """Describe rows given as three arrays of one length (n,).
+def describe(trace: TraceColumns) -> dict[str, Any]:
+    """Return a nested dict of everything the columns say; a part that the format does not have is left out, never 0."""
+    total = trace.input_tokens + trace.output_tokens
+    rows = len(total)
+    found: dict[str, Any] = {"rows": rows}
+    if trace.clock in {"absolute", "relative"} and rows:
+        found["arrivals"] = arrivals(trace.arrival_ns)
+    else:
+        found["no_arrivals"] = True
+    for side, column in (("input_tokens", trace.input_tokens), ("output_tokens", trace.output_tokens)):
+        if rows:
+            found[side] = asdict(numbers(column))
+    found |= {
+        "zero_input_rows": int((trace.input_tokens == 0).sum()),
+        "zero_output_rows": int((trace.output_tokens == 0).sum()),
+        "share_zero_output": float((trace.output_tokens == 0).mean()) if rows else None,
+        "total_tokens_max": int(total.max()) if rows else None,
+        **{f"rows_total_over_{limit}": int((total > limit).sum()) for limit in CONTEXTS},
+    }
+    if trace.failed is not None:
+        found["failed_rows"] = int(trace.failed.sum())
+    if trace.turns is not None:
+        found |= sessions(trace.turns)
+    if trace.client is not None:
+        found |= clients(trace.client)
+    if trace.blocks is not None:
+        found["prefix"] = asdict(prefix(trace.blocks, trace.input_tokens))
+    return found
 
-    Defaults are this instrument's own: nearest rank, and only bins that lie wholly inside the span, because a cut last bin adds variance
-    that the trace does not have. Published tables often use ``percentile_rule="linear"`` and ``bins="all"``. Raises UsageError when the
-    arrays differ in length or times are not finite.
-    """
-    arrival = np.sort(np.asarray(arrival_s, dtype=np.float64), kind="stable")
-    lengths = [np.asarray(x, dtype=np.int64) for x in (input_tokens, output_tokens)]
-    _check(arrival, lengths)
-    gaps = np.diff(arrival)
-    n, span = len(arrival), float(arrival[-1] - arrival[0]) if len(arrival) else None
-    mean_gap = float(gaps.mean()) if len(gaps) else 0.0
-    return TraceDescription(
-        rows=n,
-        span_s=span,
-        mean_rate=(n - 1) / span if span else None,
-        cv_gaps=float(gaps.std()) / mean_gap if mean_gap > 0 else None,
-        max_gap_s=float(gaps.max()) if len(gaps) else None,
-        zero_gap_share=float((gaps == 0).mean()) if len(gaps) else None,
-        dispersion={f"{w:g}s": dispersion(arrival, w, bins=bins) for w in WIDTHS_S},
-        input_tokens=_lengths(lengths[0], percentile_rule),
-        output_tokens=_lengths(lengths[1], percentile_rule),
-        percentile_rule=percentile_rule,
-        bins=bins,
+
+def numbers(column: npt.NDArray[Any]) -> Numbers:
+    """Describe one column (n,), n >= 1."""
+    ordered = np.sort(column).astype(np.float64)
+    straight = {name: linear(ordered, p) for name, p in QUANTILES.items()}
+    ranked = {name: nearest_rank(ordered, p) for name, p in QUANTILES.items()}
+    return Numbers(
+        min=float(ordered[0]), max=float(ordered[-1]), mean=float(ordered.mean()), sum=float(ordered.sum()), **straight, nearest_rank=ranked
     )
 
 
-def dispersion(ordered_s: Floats, width_s: float, *, bins: Bins = "full") -> float | None:
-    """Index of dispersion Var N(w)/E N(w) over bins of ``width_s`` from the first arrival; None with fewer than two bins or no arrival."""
-    if not len(ordered_s):
-        return None
-    offset = ordered_s - ordered_s[0]
-    counts = np.bincount(np.floor(offset / width_s).astype(np.int64))
-    if bins == "full":
-        counts = counts[: int(offset[-1] // width_s)]
-    if len(counts) < 2 or not counts.any():
-        return None
-    return float(counts.var() / counts.mean())
+def arrivals(arrival_ns: Int64) -> dict[str, Any]:
+    """Describe arrival times (n,), n >= 1, in any order; conventions and names as in ``harness.burstiness.arrival_facts``."""
+    ends = {"first_s": float(arrival_ns.min()) / NS_PER_S, "last_s": float(arrival_ns.max()) / NS_PER_S}
+    return ends | burstiness.arrival_facts(arrival_ns)
 
 
-def _check(arrival: Floats, lengths: list[npt.NDArray[np.int64]]) -> None:
-    problems = [
-        Problem("trace_columns", f"{name}: {len(x)} rows, arrivals have {len(arrival)}", "give one value a row in every column")
-        for name, x in zip(("input_tokens", "output_tokens"), lengths, strict=True)
-        if len(x) != len(arrival)
-    ]
-    if not np.isfinite(arrival).all():
-        problems.append(Problem("trace_times", "arrival_s: a value is not finite", "drop or repair rows without a time"))
-    if problems:
-        raise UsageError(*problems)
+def sessions(turns: TurnColumn) -> dict[str, Any]:
+    """Count sessions and their turns; known pauses in s."""
+    _, sizes = np.unique(turns.session, return_counts=True)
+    found: dict[str, Any] = {
+        "sessions": len(sizes),
+        "max_turns_in_session": int(sizes.max(initial=0)),
+        "sessions_with_2plus": int((sizes > 1).sum()),
+        "requests_per_session": asdict(numbers(sizes)) if len(sizes) else None,
+    }
+    known = turns.think_ns[turns.think_ns >= 0]
+    if len(known):
+        found["think_s"] = asdict(numbers(known / NS_PER_S))
+    return found
 
 
-def _lengths(values: npt.NDArray[np.int64], rule: PercentileRule) -> Lengths | None:
-    if not len(values):
-        return None
-    ordered, pick = np.sort(values).astype(np.float64), linear if rule == "linear" else nearest_rank
-    quantiles = {name: pick(ordered, p) for name, p in QUANTILES.items()}
-    return Lengths(int(values.min()), int(values.max()), float(values.mean()), int(values.sum()), quantiles)
+def clients(client: LabelColumn) -> dict[str, Any]:
+    """Count clients and say how uneven they are."""
+    counts = np.bincount(client.codes[client.codes >= 0], minlength=len(client.names))
+    counts = np.sort(counts[counts > 0])[::-1]
+    shares = counts / max(1, int(counts.sum()))
+    return {
+        "clients": len(counts),
+        "top_client_share": [float(share) for share in shares[:TOP_CLIENTS]],
+        "min_client_requests": int(counts[-1]) if len(counts) else 0,
+    }
+
+
+def prefix(blocks: BlockColumn, input_tokens: Int64) -> PrefixFacts:
+    """Describe prefix ids against prompt lengths (n,), rows in order of arrival in the file."""
+    offsets, ids = blocks.ids.offsets, blocks.ids.values
+    counts = np.diff(offsets)
+    hits = leading_hits(offsets, ids)
+    repeated = sum(len(np.unique(row)) < len(row) for row in np.split(ids, offsets[1:-1]) if len(row) > 1)
+    partial = (input_tokens % blocks.size != 0) if blocks.rounding == "ceil" else np.zeros(len(counts), dtype=bool)
+    # The last block of a prompt may be cut: it brings only the tokens that are there.
+    tokens = np.minimum(hits * blocks.size, input_tokens)
+    return PrefixFacts(
+        block_size=blocks.size,
+        total_blocks=len(ids),
+        unique_blocks=len(np.unique(ids)),
+        max_hash_id=int(ids.max()) if len(ids) else None,
+        max_blocks_in_row=int(counts.max(initial=0)),
+        rows_empty_hash_ids=int((counts == 0).sum()),
+        rows_with_repeated_id=repeated,
+        rows_with_partial_last_block=int(partial.sum()),
+        ideal_prefix_hit_blocks=float(hits.sum() / len(ids)) if len(ids) else None,
+        ideal_prefix_hit_tokens=float(tokens.sum() / input_tokens.sum()) if input_tokens.sum() else None,
+    )
+
+
+def leading_hits(offsets: Int64, ids: npt.NDArray[Any]) -> Int64:
+    """Return per row (n,) how many ids from its start on had occurred in an earlier row."""
+    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    new = row[first][inverse] == row  # the id's first occurrence lies in this very row
+    hits = np.diff(offsets).copy()
+    # From the back, so that the first new id of a row is the one that stays.
+    at = np.flatnonzero(new)[::-1]
+    hits[row[at]] = at - offsets[row[at]]
+    return hits

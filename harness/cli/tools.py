@@ -1,21 +1,17 @@
-"""schema, calibrate, traces."""
+"""schema, calibrate."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from analysis.describe import describe
 from harness.calibrate import calibrate as run_calibration
 from harness.calibrate import find_certificate
-from harness.cli.output import OK, answers, console, emit_json, json_option, printable
+from harness.cli.output import OK, answers, console, emit_json, json_option
 from harness.clock import MonotonicClock
 from harness.manifest import schema_json
 from harness.observe import host_facts
 from harness.record.schema import MEASUREMENT_PROTOCOL
 from harness.runtimes.places import cache_dir
-from workloads import formats, read_trace
 
 
 @click.command()
@@ -56,30 +52,4 @@ def calibrate(quick: bool, if_missing: bool, as_json: bool) -> int:
     return OK
 
 
-@click.group()
-def traces() -> None:
-    """Look into trace files."""
-
-
-@traces.command("inspect")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--format", "format_", type=click.Choice(formats()), default="azure-2023", show_default=True)
-@json_option
-@answers
-def inspect(file: Path, format_: str, as_json: bool) -> int:
-    """Describe a trace: rows, span, rate, burstiness, lengths.
-
-    Example: trigpoint traces inspect manifests/traces/quickstart.csv
-    """
-    trace = read_trace(format_, file)
-    found = describe(trace.arrival_ns / 1e9, trace.input_tokens, trace.output_tokens).as_dict()
-    head = {"name": trace.name, "format": trace.format, "sha256": trace.sha256, "licence": trace.licence, "attribution": trace.attribution}
-    if as_json:
-        emit_json(head | {"skipped": trace.skipped, "description": found})
-        return OK
-    for key, value in {**head, **found}.items():
-        console().print(printable(f"{key:24s} {value}"))
-    return OK
-
-
-COMMANDS = (schema, calibrate, traces)
+COMMANDS = (schema, calibrate)

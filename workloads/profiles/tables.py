@@ -1,0 +1,133 @@
+"""Profiles of the row-by-row formats."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workloads.profiles.layout import csv_profile, json_profile, lines, objects, spread
+from workloads.traces.find import read_bytes
+
+_STAMP = re.compile(rb"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d):(\d\d(?:\.\d+)?)")
+
+
+def plain_csv(path: Path) -> dict[str, Any]:
+    """Any CSV file with a header."""
+    return csv_profile(read_bytes(path))
+
+
+def plain_text(path: Path) -> dict[str, Any]:
+    """A text that prompts may be cut from."""
+    raw = read_bytes(path)
+    return {"bytes": len(raw), "lines": raw.count(b"\n"), "words": len(raw.split()), "ascii": raw.isascii()}
+
+
+def azure(path: Path) -> dict[str, Any]:
+    """An Azure file: spelling of its first and last stamp, digits of the fractions, and where its seconds of the day begin."""
+    raw = read_bytes(path)
+    rows = [line for line in lines(raw)[1:] if line]
+    stamps = [row.split(b",", 1)[0] for row in rows]
+    digits = Counter(str(len(stamp.partition(b".")[2].rstrip(b"Z").split(b"+")[0])) for stamp in stamps)
+    found = csv_profile(raw) | {"fraction_digits": dict(sorted(digits.items()))}
+    first, last = (_STAMP.match(stamp) for stamp in (stamps[0], stamps[-1]))
+    if first is None or last is None:
+        return found
+    zone = "" if re.search(rb"(Z|[+-]\d\d:\d\d)$", stamps[0]) else " (no timezone in file)"
+    return found | {
+        "first_timestamp": stamps[0].decode(),
+        "last_timestamp": stamps[-1].decode(),
+        "seconds_are_relative_to": f"{first[1].decode()} 00:00:00{zone}",
+        "origin_s": int(first[2]) * 3600 + int(first[3]) * 60 + float(first[4]),
+    }
+
+
+def mooncake(path: Path) -> dict[str, Any]:
+    """A Mooncake file: the grid of its stamps, and how its ids fit its lengths (blocks of 512, the last one partial)."""
+    raw = read_bytes(path)
+    rows = objects(raw)
+    stamps = np.sort(np.array([row["timestamp"] for row in rows], dtype=np.int64))
+    gaps = np.diff(stamps)
+    top = Counter(gaps[gaps > 0].tolist()).most_common(6)
+    ids, lengths = [row["hash_ids"] for row in rows], [row["input_length"] for row in rows]
+    return json_profile(raw, rows, "timestamp") | {
+        "timestamp_unit": "ms",
+        "distinct_gap_ms_top": [[gap, count] for gap, count in top],
+        "share_ts_multiple_of_1000": float((stamps % 1000 == 0).mean()),
+        "share_ts_multiple_of_3000": float((stamps % 3000 == 0).mean()),
+        "gcd_ms": gcd(*stamps.tolist()),
+        "share_rows_starting_with_block_0": sum(bool(row) and row[0] == 0 for row in ids) / len(rows),
+        "prefix": {"rows_len_ne_ceil": sum(len(row) != -(-length // 512) for row, length in zip(ids, lengths, strict=True))},
+    }
+
+
+def ragpulse(path: Path) -> dict[str, Any]:
+    """A RAGPulse file: where its second pass begins, and its components where their files lie beside it."""
+    raw = read_bytes(path)
+    rows = objects(raw)
+    stamps = [int(row["timestamp"]) for row in rows]
+    restarts = [i for i in range(1, len(stamps)) if stamps[i] < stamps[i - 1]]
+    found = json_profile(raw, rows, "timestamp") | {"timestamp_unit": "s, as JSON strings", "restart_rows_0based": restarts}
+    if restarts:
+        found |= {"first_segment_last_t": stamps[restarts[0] - 1], "second_segment_first_t": stamps[restarts[0]]}
+    return found | _components(path, rows)
+
+
+COMPONENT_IDS = {
+    "1_sys_prompt": "sys_prompt",
+    "2_passages": "passages_ids",
+    "3_history": "history",
+    "4_user_input": "user_input",
+    "5_web_search": "web_search",
+}
+"""Component file -> its list in a row's ``hash_ids``."""
+
+
+def _components(path: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    length: dict[int, int] = {}
+    for name in COMPONENT_IDS:
+        file = next((f for f in (path.with_name(f"{name}.jsonl.gz"), path.with_name(f"{name}.jsonl")) if f.is_file()), None)
+        if file is None:
+            return {}
+        parts = objects(read_bytes(file))
+        key = next(k for k in parts[0] if k.endswith("_id"))
+        own = {int(part[key]): int(part["token_length"]) for part in parts}
+        facts[name] = {"rows": len(parts), "keys": list(parts[0]), "min_id": min(own), "max_id": max(own)}
+        length |= own
+    used = [[i for kind in COMPONENT_IDS.values() for i in row["hash_ids"].get(kind, ())] for row in rows]
+    sums = [sum(length.get(i, 0) for i in ids) for ids in used]
+    rest = [row["input_length"] - total for row, total in zip(rows, sums, strict=True)]
+    return {
+        "components": facts,
+        "component_ids_without_length": sum(i not in length for ids in used for i in ids),
+        "rows_component_sum_ne_input_length": sum(r != 0 for r in rest),
+        "input_minus_component_sum": spread(rest),
+    }
+
+
+def tracelab(path: Path) -> dict[str, Any]:
+    """TraceLab's rounds, or the CSV of its replayer."""
+    raw = read_bytes(path)
+    if not raw.lstrip().startswith(b"{"):
+        return csv_profile(raw)
+    rows = objects(raw)
+    return json_profile(raw, rows, None) | {
+        "providers": sorted({str(row.get("provider")) for row in rows}),
+        "null_output": sum(row.get("output_tokens") is None for row in rows),
+    }
+
+
+def plain_json_lines(path: Path) -> dict[str, Any]:
+    """Any JSON-lines file."""
+    raw = read_bytes(path)
+    return json_profile(raw, objects(raw), None)
+
+
+def opaque(path: Path) -> dict[str, Any]:
+    """A file whose layout says nothing a person would ask for."""
+    return {"bytes": path.stat().st_size, "compressed": path.read_bytes()[:2] == b"\x1f\x8b"}
