@@ -6,16 +6,17 @@ Rescaling would turn a renewal process into a bridge: the count would stop varyi
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.burstiness import NS_PER_S
 from harness.errors import Problem, UsageError
 from workloads import seeds
 from workloads.plan import ConstantArrivals, GammaArrivals, PoissonArrivals, WeibullArrivals
 from workloads.schedule import Int64
 
-NS_PER_S = 1_000_000_000
 MAX_REQUESTS = 5_000_000
 """Most requests of one schedule. Each costs a body and an event list in memory; beyond this a plan is a typing error in a rate."""
 
@@ -28,7 +29,7 @@ Synthetic = ConstantArrivals | PoissonArrivals | GammaArrivals | WeibullArrivals
 def draw(process: Synthetic, horizon_ns: int, seed: int) -> Int64:
     """Return arrivals in [0, horizon_ns), ascending, from the seed's dimension ``arrivals``.
 
-    A longer horizon extends the same arrivals. Poisson and gamma start with a whole gap at 0 (an ordinary renewal process: for CV > 1
+    A longer horizon extends the same arrivals. Drawn processes start with a whole gap at 0 (an ordinary renewal process: for CV > 1
     the first moments are busier than the mean, which the warm-up absorbs). Raises UsageError on rates and CVs that cannot be meant.
     """
     _check(process, horizon_ns)
@@ -38,7 +39,8 @@ def draw(process: Synthetic, horizon_ns: int, seed: int) -> Int64:
     chunks: list[Int64] = [np.empty(0, np.int64)]
     now, count = 0, 0
     while now < horizon_ns:
-        gaps = np.minimum(_gaps(process, rng), horizon_ns)  # a gap may be too long for int64; the horizon ends it anyway
+        drawn = renewal_gaps(process.process, getattr(process, "cv", 1.0), NS_PER_S / process.rate, _CHUNK, rng)
+        gaps = np.minimum(drawn, horizon_ns)  # a gap may be too long for int64; the horizon ends it anyway
         # Whole nanoseconds are added up as integers, so arrivals do not depend on how the draw was cut into chunks.
         times = now + np.cumsum(np.rint(gaps).astype(np.int64))
         now, count = int(times[-1]), count + len(times)
@@ -61,22 +63,48 @@ _CHUNK = 4096
 """Gaps drawn at a time. Draws are sequential in the stream, so the number changes speed only."""
 
 
-def _gaps(process: PoissonArrivals | GammaArrivals | WeibullArrivals, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    mean = NS_PER_S / process.rate
-    if isinstance(process, PoissonArrivals):
-        return rng.standard_exponential(_CHUNK) * mean
-    if isinstance(process, WeibullArrivals):
-        raise UsageError.single("workload.not_yet", "arrivals.process=weibull: has no engine yet", "use gamma")
-    shape = process.cv**-2  # a gamma gap with shape k has CV 1/sqrt(k)
-    return rng.standard_gamma(shape, _CHUNK) * (mean / shape)
+def renewal_gaps(process: str, cv: float, mean_ns: float, count: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Return ``count`` independent gaps, ns: ``process`` poisson (cv is 1 whatever is said), gamma or weibull.
+
+    Raises UsageError ``workload.cv`` outside ``CV_RANGE``.
+    """
+    if process == "poisson":
+        return rng.standard_exponential(count) * mean_ns
+    _check_cv(process, cv)
+    if process == "weibull":
+        shape = weibull_shape(cv)
+        # An exponential to the power 1/k is a Weibull gap of shape k and scale 1, whose mean is gamma(1 + 1/k).
+        return rng.standard_exponential(count) ** (1 / shape) * (mean_ns / math.gamma(1 + 1 / shape))
+    shape = cv**-2  # a gamma gap with shape k has CV 1/sqrt(k)
+    return rng.standard_gamma(shape, count) * (mean_ns / shape)
+
+
+@lru_cache(maxsize=64)
+def weibull_shape(cv: float) -> float:
+    """Shape k of the Weibull distribution with this CV: cv^2 + 1 = gamma(1 + 2/k) / gamma(1 + 1/k)^2, which falls in k."""
+
+    def _excess(log_k: float) -> float:
+        inverse = math.exp(-log_k)
+        return math.lgamma(1 + 2 * inverse) - 2 * math.lgamma(1 + inverse) - math.log1p(cv * cv)
+
+    low, high = math.log(0.05), math.log(1e4)  # CVs of 3e5 and 1e-4: wider than CV_RANGE
+    for _ in range(80):  # halves an interval of 12 down to the last bit
+        middle = (low + high) / 2
+        low, high = (middle, high) if _excess(middle) > 0 else (low, middle)
+    return math.exp((low + high) / 2)
 
 
 def _check(process: Synthetic, horizon_ns: int) -> None:
     expected = process.rate * horizon_ns / NS_PER_S
     if not expected <= MAX_REQUESTS:  # written so that NaN and infinity are refused too
         raise _too_many(f"rate={process.rate} req/s over {horizon_ns / NS_PER_S:.9g} s", expected)
-    if isinstance(process, GammaArrivals) and not CV_RANGE[0] <= process.cv <= CV_RANGE[1]:
-        what = f"cv={process.cv}: outside [{CV_RANGE[0]:g}, {CV_RANGE[1]:g}], where gamma gaps mean something"
+    if isinstance(process, GammaArrivals | WeibullArrivals):
+        _check_cv(process.process, process.cv)
+
+
+def _check_cv(process: str, cv: float) -> None:
+    if not CV_RANGE[0] <= cv <= CV_RANGE[1]:
+        what = f"cv={cv}: outside [{CV_RANGE[0]:g}, {CV_RANGE[1]:g}], where {process} gaps mean something"
         raise UsageError.single("workload.cv", what, "use constant arrivals for cv near 0, poisson for cv = 1")
 
 

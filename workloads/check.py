@@ -6,13 +6,15 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.errors import Problem, UsageError
-from workloads.plan import LengthDistribution, OutputPlan, TraceArrivals, WorkloadPlan
-from workloads.schedule import Int64
+from workloads.plan import ConstantArrivals, LengthDistribution, OutputPlan, SessionPlan, TraceArrivals, WorkloadPlan
+from workloads.schedule import Int64, Trace
+from workloads.tenants import check_tenants
+from workloads.transforms.contract import has_arrivals
 
 
 def check_plan(plan: WorkloadPlan, chat_overhead: int) -> None:
     """Raise one UsageError with everything in the plan that contradicts itself."""
-    problems = [*_check_source(plan), *_check_output(plan.output)]
+    problems = [*_check_source(plan), *_check_output(plan.output), *_check_loop(plan), *check_tenants(plan.tenants)]
     if plan.api == "chat" and plan.prompts.source == "random-ids":
         what = "prompts.source=random-ids: a chat message is text, so token ids cannot be sent through api=chat"
         problems.append(Problem("workload.chat_ids", what, "use prompts of text, or api completions"))
@@ -35,7 +37,7 @@ def _check_source(plan: WorkloadPlan) -> list[Problem]:
             problems.append(Problem("workload.no_lengths", "lengths: neither a trace nor lengths are given", "give one of the two"))
         if isinstance(plan.arrivals, TraceArrivals):
             what = "arrivals.process=trace: there is no trace to take arrivals from"
-            problems.append(Problem("workload.no_trace", what, "name a trace, or use constant, poisson or gamma arrivals"))
+            problems.append(Problem("workload.no_trace", what, "name a trace, or use constant, poisson, gamma or weibull arrivals"))
         if plan.chain:
             what = f"chain: {len(plan.chain)} transforms and no trace to apply them to"
             problems.append(Problem("workload.chain_without_trace", what, "name a trace, or drop the transforms"))
@@ -68,11 +70,71 @@ def _check_output(output: OutputPlan) -> list[Problem]:
     return []
 
 
-def check_lengths(plan: WorkloadPlan, tokens_in: Int64, realized: Int64, source_row: Int64, max_model_len: int, overhead: int) -> None:
-    """Raise one UsageError with every way in which rows do not fit.
+def _check_loop(plan: WorkloadPlan) -> list[Problem]:
+    """Users, sessions and pauses belong to the loops that know them."""
+    problems: list[Problem] = []
+    if (plan.loop == "closed") != (plan.users is not None):
+        what = f"loop={plan.loop}: users belong to the closed loop, and only to it"
+        problems.append(Problem("workload.users", what, "give users with loop closed, or drop them"))
+    if plan.loop == "closed" and not isinstance(plan.arrivals, TraceArrivals | ConstantArrivals):
+        what = f"arrivals.process={plan.arrivals.process}: users of a closed loop send when they have an answer, by no process"
+        remedy = "use trace to play every row, or constant, whose rate x horizon says how many requests are made ready"
+        problems.append(Problem("workload.closed_arrivals", what, remedy))
+    if plan.loop == "partly_open" and plan.trace is None:
+        what = "loop=partly_open: drawn lengths have no sessions, whose later turns could wait"
+        problems.append(Problem("workload.no_sessions", what, "use loop open, or a trace with sessions"))
+    return [*problems, *_check_pauses(plan, plan.sessions or SessionPlan())]
 
-    ``overhead``: tokens that the server adds to each text prompt. Columns are (n,), n >= 1; messages count rows and name the worst.
+
+def _check_pauses(plan: WorkloadPlan, sessions: SessionPlan) -> list[Problem]:
+    """A pause that the loop does not wait for would stand in the record and change nothing."""
+    used = {"open": (), "partly_open": ("think_s", "think_limit_s"), "closed": ("think_s",)}[plan.loop]
+    why = {"open": "sends every turn at its recorded time, so no pause is replayed", "closed": "replays no pause of the trace"}
+    return [
+        Problem(
+            "workload.pause_unused",
+            f"sessions.{name}={getattr(sessions, name):g}: loop={plan.loop} {why.get(plan.loop)}",
+            "use loop partly_open, or drop it",
+        )
+        for name in ("think_s", "think_limit_s")
+        if getattr(sessions, name) is not None and name not in used
+    ]
+
+
+def check_sessions(plan: WorkloadPlan, rows: Trace) -> None:
+    """Raise when the plan speaks of sessions and the trace has none."""
+    if rows.turns is not None or plan.loop == "closed":
+        return
+    problems = []
+    if plan.loop == "partly_open":
+        what = f"loop=partly_open: format {rows.format} has no sessions, so nothing would wait"
+        problems.append(Problem("workload.no_sessions", what, "use loop open"))
+    if plan.sessions is not None:
+        what = f"sessions: format {rows.format} has none, so these settings would change nothing"
+        problems.append(Problem("workload.no_sessions", what, "drop sessions, or use a trace that has them"))
+    if problems:
+        raise UsageError(*problems)
+
+
+def check_clock(plan: WorkloadPlan, rows: Trace) -> None:
+    """Raise when the loop needs times that the trace's clock does not give. Closed loops need none."""
+    problems = []
+    if isinstance(plan.arrivals, TraceArrivals) and not has_arrivals(rows):
+        what = f"arrivals.process=trace: format {rows.format} has clock={rows.clock}, so it does not say when requests or sessions came"
+        problems.append(Problem("workload.no_clock", what, "use constant, poisson, gamma or weibull arrivals, which start them at a rate"))
+    if plan.loop == "open" and rows.clock == "none" and rows.turns is not None and rows.turns.turn.any():
+        what = f"loop=open: format {rows.format} gives turns no times, so they cannot be sent by the clock"
+        problems.append(Problem("workload.no_turn_times", what, "use loop partly_open with sessions.think_s, or max_turns 1"))
+    if problems:
+        raise UsageError(*problems)
+
+
+def check_lengths(plan: WorkloadPlan, rows: Trace, max_model_len: int, overhead: int) -> None:
+    """Raise one UsageError with every way in which rows do not fit; history that is carried counts.
+
+    ``overhead``: tokens that the server adds to each text prompt. There is at least one row; messages count rows and name the worst.
     """
+    tokens_in, realized, source_row = rows.input_tokens, rows.output_tokens, rows.source_row
     control, maximum = plan.output.control, plan.output.max_tokens or 0
     # What a server reserves or may produce; for natural, one token is the least output there is.
     output = {"natural": np.ones_like(realized), "forced": realized}.get(control, np.full_like(realized, maximum))
@@ -86,18 +148,20 @@ def check_lengths(plan: WorkloadPlan, tokens_in: Int64, realized: Int64, source_
             what += f" with {tokens_in[worst]} input and {realized[worst]} output tokens"
             problems.append(Problem(code, what, remedy))
 
-    clip = "clip with scale_lengths (input_maximum, output_maximum), scale the lengths down, or serve with a larger maximum length"
+    clip = "hold lengths with clip_lengths (input_maximum, output_maximum), scale them down, or serve with a larger maximum length"
+    if rows.turns is not None and (rows.turns.extends >= 0).any():
+        clip = f"limit sessions.max_turns, carry no history, {clip}"
     _refuse(total > max_model_len, total, "workload.too_long", f"prompt and {control} output exceed max_model_len={max_model_len}", clip)
     short = "raise input_minimum of scale_lengths"
     rule = f"the prompt has no token left beside the {overhead} that the server adds"
     _refuse(tokens_in <= overhead, -tokens_in, "workload.no_prompt", rule, short)
     if control in {"forced", "client_stop"}:
         rule = f"control {control} cannot produce an output of 0 tokens (a failed request in the trace)"
-        _refuse(realized < 1, -realized, "workload.no_output", rule, "set output_minimum: 1 with scale_lengths, which records the change")
+        _refuse(realized < 1, -realized, "workload.no_output", rule, "leave such rows out with drop_failed")
     if control == "client_stop":
         rule = f"realized output is longer than the declared max_tokens={maximum}, so the server would cut it"
         _refuse(
-            realized > maximum, realized, "workload.beyond_maximum", rule, "raise max_tokens, or clip with output_maximum of scale_lengths"
+            realized > maximum, realized, "workload.beyond_maximum", rule, "raise max_tokens, or clip with output_maximum of clip_lengths"
         )
     if problems:
         raise UsageError(*problems)

@@ -85,7 +85,8 @@ def test_the_other_controls(control: str, ignore_eos: bool) -> None:
 
 def test_rows_beyond_the_horizon_are_dropped_and_counted() -> None:
     schedule = build(make_plan())
-    window, horizon = schedule.transforms
+    window, horizon, total = schedule.transforms
+    assert (total["name"], total["rows_before"], total["rows_after"]) == ("trace_to_sent", window["rows_before"], len(schedule))
     assert window["rows_after"] == horizon["rows_before"] > horizon["rows_after"] == len(schedule)
     assert (horizon["name"], horizon["horizon_s"]) == ("horizon", 12.0)
     assert 0 <= schedule.arrival_ns[0] <= schedule.arrival_ns[-1] < 12 * 10**9
@@ -121,7 +122,7 @@ def test_a_window_that_just_covers_the_run_is_enough_at_any_factor(factor: float
 def test_synthetic_arrivals_take_lengths_from_the_trace_in_order() -> None:
     schedule = build(make_plan(arrivals={"process": "poisson", "rate": 10}))
     plain = build(make_plan(arrivals={"process": "constant", "rate": 10}))
-    assert schedule.transforms[-1]["name"] == "lengths_in_order"
+    assert [entry["name"] for entry in schedule.transforms] == ["window", "lengths_in_order", "trace_to_sent"]
     count = min(len(schedule), len(plain))
     assert schedule.input_tokens[:count].tolist() == plain.input_tokens[:count].tolist()
     assert schedule.source_row.tolist() == list(range(int(schedule.source_row[0]), int(schedule.source_row[0]) + len(schedule)))

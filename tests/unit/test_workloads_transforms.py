@@ -12,13 +12,17 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from workloads.plan import ScaleLengths, Thin, TimeCompress, WindowTransform
-from workloads.schedule import Labels, Trace
+from workloads.schedule import Int64, Labels, Trace, frozen
 from workloads.transforms import NS_PER_S, apply, select, to_ns
 
 
+def column(values: Any) -> Int64:
+    return frozen(np.array(values, dtype=np.int64))
+
+
 def make_trace(arrival: Any, tokens_in: Any = None, tokens_out: Any = None, client: tuple[str, ...] | None = None) -> Trace:
-    times = np.array(arrival, dtype=np.int64)
-    ones = np.ones(len(times), dtype=np.int64)
+    times = column(arrival)
+    ones = column(np.ones(len(times)))
     return Trace(
         format="azure-2023",
         name="t.csv",
@@ -26,9 +30,9 @@ def make_trace(arrival: Any, tokens_in: Any = None, tokens_out: Any = None, clie
         licence="unknown",
         attribution="unknown",
         arrival_ns=times,
-        input_tokens=ones if tokens_in is None else np.array(tokens_in, dtype=np.int64),
-        output_tokens=ones if tokens_out is None else np.array(tokens_out, dtype=np.int64),
-        source_row=np.arange(len(times), dtype=np.int64),
+        input_tokens=ones if tokens_in is None else column(tokens_in),
+        output_tokens=ones if tokens_out is None else column(tokens_out),
+        source_row=column(range(len(times))),
         client=client and Labels.of(client),
     )
 
@@ -54,7 +58,9 @@ def test_a_window_is_half_open_and_starts_at_zero() -> None:
     assert done.trace.client is not None
     assert done.trace.client.values() == ["b", "c"]
     assert done.extent_ns == 2 * NS_PER_S
-    assert done.log == ({"name": "window", "start_s": 1.0, "stop_s": 3.0, "rows_before": 4, "rows_after": 2},)
+    (entry,) = done.log
+    assert isinstance(entry.pop("effect"), dict)
+    assert entry == {"name": "window", "start_s": 1.0, "stop_s": 3.0, "rows_before": 4, "rows_after": 2}
 
 
 def test_a_window_may_end_at_the_whole_second_after_the_last_arrival() -> None:
