@@ -1,7 +1,9 @@
-"""Reader azure-2023: exact time, every kind of bad input with its line, and no other way to end than a trace or a UsageError."""
+"""Azure readers: exact time, every bad input with its line, the right release named, and no other end than a trace or a UsageError."""
 
 from __future__ import annotations
 
+import gzip
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -11,8 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from workloads.traces import formats, read_trace
+from workloads.traces import azure, formats, get_reader, guess_format, read_trace
 from workloads.traces.azure import HEADER, TOKEN_LIMIT, parse
+from workloads.traces.azure_rows import AZURE_2023, AZURE_2024, AZURE_LMM_2025, RELEASES, Release, parse_lines
+from workloads.traces.problems import ProblemList
+from workloads.traces.streams import in_order, whole_lines
 
 FIRST = b"2023-11-16 18:15:46.6805900,374,44"
 SECOND = b"2023-11-16 18:15:50.9951690,396,109"
@@ -147,7 +152,7 @@ def test_unknown_formats_and_files_are_refused(tmp_path: Path) -> None:
         read_trace("azure-2023", tmp_path / "absent.csv")
     with pytest.raises(UsageError, match=r"trace\.unreadable"):
         read_trace("azure-2023", tmp_path)
-    assert formats() == ("azure-2023",)
+    assert {"azure-2023", "azure-2024", "azure-lmm-2025"} <= set(formats())
 
 
 ROWS = st.lists(
@@ -186,3 +191,194 @@ def test_a_damaged_file_gives_a_trace_or_a_usage_error(rows: list[tuple[int, int
 def test_any_bytes_give_a_trace_or_a_usage_error(raw: bytes) -> None:
     check_outcome(raw)
     check_outcome(HEADER + b"\n" + raw)
+
+
+FIRST_ROWS = {
+    AZURE_2023: b"2023-11-16 18:15:46.6805900,374,44\r\n2023-11-16 18:15:50.9951690,396,109",
+    AZURE_2024: b"2024-05-11 23:59:59.999999+00:00,1452,3\n2024-05-12 00:00:00+00:00,584,3\n",
+    AZURE_LMM_2025: b"2024-10-15T12:00:00.269Z,0,770,491\n2024-10-15T12:00:05.819Z,16,949,126\n",
+}
+EVERY_RELEASE = pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.format)
+
+
+def text(release: Release) -> bytes:
+    return release.header + b"\n" + FIRST_ROWS[release]
+
+
+def read_all(release: Release, tmp_path: Path, raw: bytes) -> UsageError:
+    path = tmp_path / "t.csv"
+    path.write_bytes(raw)
+    with pytest.raises(UsageError) as caught:
+        read_trace(release.format, path)
+    return caught.value
+
+
+@EVERY_RELEASE
+def test_the_published_form_takes_the_fast_way(release: Release) -> None:
+    assert azure._parse_block(FIRST_ROWS[release], release) is not None
+
+
+def test_whole_seconds_of_2024_have_no_fraction(tmp_path: Path) -> None:
+    path = tmp_path / "conv.csv"
+    path.write_bytes(text(AZURE_2024))
+    trace = read_trace("azure-2024", path)
+    assert trace.arrival_ns.tolist() == [0, 1_000]
+    assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([1452, 584], [3, 3])
+    assert (trace.clock, trace.grid_ns, trace.kind) == ("absolute", 1_000, None)
+    assert "cache hits" in trace.notes[0]
+
+
+def test_rows_with_images_are_a_kind_and_the_note_says_what_is_not_sent(tmp_path: Path) -> None:
+    path = tmp_path / "multimodal.csv"
+    path.write_bytes(text(AZURE_LMM_2025))
+    trace = read_trace("azure-lmm-2025", path)
+    assert trace.arrival_ns.tolist() == [0, 5_550_000_000]
+    assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([770, 949], [491, 126])
+    assert trace.kind is not None
+    assert trace.kind.values() == ["text", "image"]
+    assert "1 of 2 rows carried images (16 in all); images are not sent" in trace.notes[-1]
+
+
+@pytest.mark.parametrize(("named", "meant"), [(a, b) for a in RELEASES for b in RELEASES if a is not b], ids=str)
+def test_another_release_is_refused_with_its_name(named: Release, meant: Release, tmp_path: Path) -> None:
+    error = read_all(named, tmp_path, text(meant))
+    assert len(error.problems) == 1
+    assert error.problems[0].code in {"trace.release", "trace.header"}
+    assert error.problems[0].remedy.endswith(f": {meant.format}")
+
+
+@EVERY_RELEASE
+def test_an_index_column_in_front_is_not_accepted(release: Release, tmp_path: Path) -> None:
+    rows = FIRST_ROWS[release].split(b"\n")
+    raw = b"\n".join([b"row_index," + release.header, *(b"%d," % i + row for i, row in enumerate(rows) if row)])
+    assert [p.code for p in read_all(release, tmp_path, raw).problems] == ["trace.header"]
+
+
+@pytest.mark.parametrize(
+    "stamp", ["2024-05-12 00:00:00", "2024-05-12 00:00:00+02:00", "2024-05-12 00:00:00.5+0000", "2024-05-12 00:00+00:00"]
+)
+def test_only_the_published_offset_is_read_in_2024(stamp: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text(AZURE_2024) + f"{stamp},1,1\n".encode(), "t.csv", AZURE_2024)
+    assert [(p.code, p.where) for p in caught.value.problems] == [("trace.timestamp", "t.csv:4")]
+
+
+@pytest.mark.parametrize("release", [AZURE_2024, AZURE_LMM_2025], ids=lambda release: release.format)
+def test_files_that_were_never_seen_whole_may_go_back_in_time_and_say_so(release: Release, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(release.header + b"\n" + b"\n".join(FIRST_ROWS[release].split(b"\n")[1::-1]))
+    trace = read_trace(release.format, path)
+    assert trace.arrival_ns[1] == 0
+    assert trace.arrival_ns[0] > 0
+    assert any("1 rows arrive before the row above" in note for note in trace.notes)
+
+
+@EVERY_RELEASE
+def test_gzip_reads_like_the_plain_file(release: Release, tmp_path: Path) -> None:
+    for name, raw in (("t.csv", text(release)), ("t.csv.gz", gzip.compress(text(release)))):
+        (tmp_path / name).write_bytes(raw)
+    plain, packed = (read_trace(release.format, tmp_path / name) for name in ("t.csv", "t.csv.gz"))
+    assert plain.arrival_ns.tolist() == packed.arrival_ns.tolist()
+    assert plain.input_tokens.tolist() == packed.input_tokens.tolist()
+    assert guess_format(tmp_path / "t.csv.gz") == release.format
+
+
+def test_a_torn_gzip_file_is_unreadable_not_shorter(tmp_path: Path) -> None:
+    raw = gzip.compress(text(AZURE_2023) * 100)
+    assert [p.code for p in read_all(AZURE_2023, tmp_path, raw[:-9]).problems] == ["trace.unreadable"]
+
+
+@EVERY_RELEASE
+def test_one_reader_claims_a_file(release: Release) -> None:
+    head = text(release)
+    assert [r.format for r in RELEASES if get_reader(r.format).sniff("t.csv", head)] == [release.format]
+    assert not any(get_reader(r.format).sniff("t.csv", b"row_index," + head) for r in RELEASES)
+
+
+def test_a_damaged_first_stamp_is_still_2023s_to_explain() -> None:
+    assert get_reader("azure-2023").sniff("t.csv", HEADER + b"\nyesterday,1,1")
+
+
+@given(st.integers(1, 200), ROWS.filter(lambda rows: len(rows) > 3), st.data())
+def test_blocks_change_neither_rows_nor_line_numbers(size: int, rows: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    raw = written(rows, "\r\n")
+    cuts = [raw[i : i + size] for i in range(0, len(raw), size)]
+    whole = parse(raw, "t.csv")
+    for a, b in zip(whole, azure._read(whole_lines(cuts), "t.csv", AZURE_2023), strict=True):
+        assert a.tolist() == b.tolist()
+    lines = raw.split(b"\r\n")
+    lines[data.draw(st.integers(1, len(lines) - 1))] = b"torn"
+    raw = b"\r\n".join(lines)
+    with pytest.raises(UsageError) as caught:
+        azure._read(whole_lines([raw[i : i + size] for i in range(0, len(raw), size)]), "t.csv", AZURE_2023)
+    assert [str(p) for p in caught.value.problems] == [str(p) for p in fault(raw).problems]
+
+
+PIECES = st.lists(
+    st.sampled_from(
+        [*'0123456789-:., +TZxe\r\n"', "\r\n", "2024-05-12 ", "00:00:00", "+00:00", "-08", ".5", ".", "0x1f", "+5", "-0", "2262-01-02"]
+    ),
+    max_size=4,
+).map(lambda parts: "".join(parts).encode())
+
+
+@given(st.sampled_from(RELEASES), PIECES, st.data())
+def test_what_the_fast_way_takes_the_careful_way_takes_alike(release: Release, piece: bytes, data: st.DataObject) -> None:
+    block = bytearray(FIRST_ROWS[release] + b"\n" + FIRST_ROWS[release] if data.draw(st.booleans()) else FIRST_ROWS[release])
+    at = data.draw(st.integers(0, len(block)))
+    block[at : at + data.draw(st.integers(0, 12))] = piece
+    check_agreement(bytes(block), release)
+
+
+def check_agreement(block: bytes, release: Release) -> None:
+    fast = azure._parse_block(block, release)
+    if fast is None:
+        return
+    problems = ProblemList("t.csv")
+    _, careful = parse_lines(block, 2, release, problems)
+    problems.raise_if_any()
+    assert [column.tolist() for column in fast] == [column.tolist() for column in careful]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        b"2023-11-16 18:15,1,1",
+        b"2023-11-16 18,1,1",
+        b"2023-11-16,1,1",
+        b"2023-11-16T18:15:46,1,1",
+        b" 2023-11-16 18:15:46,1,1",
+        b"1969-12-31 23:59:59,1,1",
+        b"2262-01-01 00:00:00,1,1",
+        b"2023-11-16 18:15:46,0x1f,1",
+        b"2023-11-16 18:15:46, 1,1",
+        b"2023-11-16 18:15:46,-0,1",
+        b'2023-11-16 18:15:46,"1",1',
+        b"2023-11-16 18:15:46,16777217,1",
+        b"2023-11-16 18:15:46,1,1\r\r",
+    ],
+)
+def test_what_arrow_would_read_and_the_format_does_not_have_is_left_to_the_careful_way(row: bytes) -> None:
+    assert azure._parse_block(b"2023-11-16 18:15:46,1,1\n" + row, AZURE_2023) is None
+
+
+@given(st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"x", b"\n")), max_size=10))
+def test_whole_lines_end_with_a_line_end_and_lose_nothing(pieces: list[bytes]) -> None:
+    blocks = list(whole_lines(pieces))
+    assert b"".join(blocks) == b"".join(pieces)
+    assert all(block.endswith(b"\n") for block in blocks[:-1])
+    assert all(blocks)
+
+
+def test_blocks_come_back_in_order_and_little_is_read_ahead() -> None:
+    taken: list[int] = []
+
+    def blocks() -> Iterator[bytes]:
+        for number in range(20):
+            taken.append(number)
+            yield b"%d" % number
+
+    for done, number in enumerate(in_order(int, blocks())):
+        assert number == done
+        assert len(taken) <= done + 4
+    assert len(taken) == 20

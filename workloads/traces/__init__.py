@@ -13,7 +13,7 @@ from workloads.plan import TraceSource
 from workloads.schedule import Trace
 from workloads.traces.contract import FormatInfo, Options, Reader
 from workloads.traces.find import file_digest, find_trace
-from workloads.traces.provenance import provenance_of
+from workloads.traces.provenance import UNKNOWN, Provenance, provenance_of
 from workloads.traces.registry import checked_options, formats, get_reader, guess_format
 
 __all__ = [
@@ -36,10 +36,13 @@ def read_trace(format: str, path: Path, options: dict[str, Any] | None = None, s
     Raises UsageError: unknown format or option, unreadable file, or everything wrong in the file with line numbers.
     """
     reader = get_reader(format)
+    checked = checked_options(reader, options or {})
     sha256 = file_digest(path)
-    trace = reader.read(path, checked_options(reader, options or {}), seed)
-    licence, attribution = provenance_of(sha256)
-    return replace(trace, sha256=sha256, licence=licence, attribution=attribution)
+    trace = reader.read(path, checked, seed)
+    known = provenance_of(sha256)
+    if known is UNKNOWN and trace.licence:  # our own exchange format carries the origin of what was converted
+        known = Provenance(trace.licence, trace.attribution)
+    return replace(trace, sha256=sha256, licence=known.licence, attribution=known.attribution)
 
 
 def load_trace(source: TraceSource, search_path: Sequence[Path], seed: int = 0) -> Trace:

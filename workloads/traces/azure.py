@@ -1,176 +1,245 @@
-"""Reader ``azure-2023``: one row a request, absolute wall time in 100 ns ticks, input and output tokens.
+"""Readers of the Azure LLM inference traces: one row a request, wall time, input and output tokens; no ids, sessions, tenants or failures.
 
-The published files have seven fractional digits, CRLF and no newline after the last row; LF and a last newline are read as well. Time is
-parsed with integers only: ``strptime`` refuses the seventh digit and ``fromisoformat`` drops it without a word. The format carries no ids,
-sessions, tenants or failures. A row cut inside its last number cannot be told from a whole one; the pinned sha256 is what catches that.
+``azure-2023`` has seven fractional digits, CRLF and no newline after the last row; LF and a last newline are read as well. ``azure-2024``
+has the same header, so only the UTC offset in its stamps tells it apart; rows on a whole second have no fraction. ``azure-lmm-2025`` adds
+the number of images. A row cut inside its last number cannot be told from a whole one; the pinned sha256 is what catches that.
+
+A file is read in blocks of whole lines. Arrow parses a block, which is then taken only if its bytes prove that every row has the
+published form (Arrow alone would let signs, blanks, hexadecimal and shortened times pass); any other block goes to ``azure_rows``, which
+reads it line by line and says what is wrong where.
 """
 
 from __future__ import annotations
 
-import re
-from datetime import date
-from functools import lru_cache
-from itertools import pairwise
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import csv
 
-from workloads.schedule import Int64, Trace, frozen
+from workloads.schedule import Int64, Labels, Trace, frozen
+from workloads.traces.azure_rows import (
+    AZURE_2023,
+    AZURE_2024,
+    AZURE_LMM_2025,
+    RELEASES,
+    REPIN,
+    Release,
+    check_head,
+    parse_lines,
+)
+from workloads.traces.columns import Growing, int64_view
 from workloads.traces.contract import FormatInfo, NoOptions
-from workloads.traces.find import read_bytes
 from workloads.traces.problems import TOKEN_LIMIT, ProblemList
+from workloads.traces.streams import in_order, line_blocks, whole_lines
 
-FORMAT = "azure-2023"
-HEADER = b"TIMESTAMP,ContextTokens,GeneratedTokens"
-_ROW = re.compile(rb"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?,(\d{1,18}),(\d{1,18})")
-_STAMP = re.compile(rb"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
+HEADER = AZURE_2023.header
 _BOM = b"\xef\xbb\xbf"
-_REPIN = "take the published file again and pin its sha256"
+_LATEST_NS = 9_214_646_400_000_000_000  # 2262-01-01, as the line parser has it: the last year that nanoseconds in int64 hold whole
+_SHORTEST_ROW = 24  # bytes of "YYYY-MM-DD HH:MM:SS,1,1" and a line feed: no file holds more rows than its size over this
+_NO_SHARING = "the file has no prefix or session data: a replay of it cannot show the cache hits that the traced service had"
 
 
-def parse(raw: bytes, name: str) -> tuple[Int64, Int64, Int64]:
-    """Return (arrival_ns relative to the first row, input_tokens, output_tokens), each (n,) int64.
+def parse(raw: bytes, name: str, release: Release = AZURE_2023) -> tuple[Int64, ...]:
+    """Return (arrival_ns from the first instant, counts in the file's order...), each (n,) int64.
 
-    Raises UsageError with line numbers: header, byte-order mark, torn or blank rows, NUL or non-UTF-8 bytes, unreadable or descending
-    timestamps, negative, fractional or huge counts. Equal neighbouring timestamps are allowed.
+    Raises UsageError with line numbers: header, another release's stamps, byte-order mark, torn or blank rows, NUL or non-UTF-8 bytes,
+    unreadable timestamps, descending ones where the release has none, negative, fractional or huge counts. Equal neighbouring timestamps
+    are allowed.
     """
-    problems = ProblemList(name)
-    lines = _lines(raw, problems)
-    problems.raise_if_any()
-    rows = [_row(line, number, problems) for number, line in enumerate(lines, 2)]
-    good = [(number, row) for number, row in enumerate(rows, 2) if row is not None]
-    _check_order(good, problems)
-    problems.raise_if_any()
-    columns = np.array([row for _, row in good], dtype=np.int64).reshape(-1, 3)
-    return columns[:, 0] - columns[0, 0], columns[:, 1].copy(), columns[:, 2].copy()
+    return tuple(_read(whole_lines((raw,)), name, release))
 
 
-def _lines(raw: bytes, problems: ProblemList) -> list[bytes]:
-    """Split into data lines without their ends; the header is checked and dropped."""
-    if not raw.strip():
-        problems.add("trace.empty", f"bytes={len(raw)}: the file holds no header and no rows", _REPIN)
-        return []
-    if raw.startswith(_BOM):
+def _read(blocks: Iterator[bytes], name: str, release: Release, capacity: int = 0) -> list[Int64]:
+    rows = _Rows(release, ProblemList(name), [Growing(capacity) for _ in range(1 + len(release.counts))])
+    first = _data_of_first_block(next(blocks, b""), release, rows.problems)
+    rows.problems.raise_if_any()
+    data = chain((first,) if first else (), blocks)
+    for block, fast in in_order(lambda block: (block, _parse_block(block, release)), data):
+        rows.add(block, fast)
+    if rows.line == 2:
+        rows.problems.add("trace.no_rows", "rows=0: the file holds a header and nothing else", REPIN, 1)
+    rows.problems.raise_if_any()
+    columns = [column.values() for column in rows.columns]
+    columns[0] -= columns[0].min()
+    return columns
+
+
+def _data_of_first_block(block: bytes, release: Release, problems: ProblemList) -> bytes:
+    """Check header and release; return what follows the header."""
+    if not block.strip():
+        problems.add("trace.empty", f"bytes={len(block)}: the file holds no header and no rows", REPIN)
+        return b""
+    if block.startswith(_BOM):
         # Not stripped: the published files have none, so a tool rewrote this one, and spreadsheets also round timestamps.
         what = "the file starts with a UTF-8 byte-order mark, which the published files do not have: an editor or spreadsheet rewrote it"
-        problems.add("trace.bom", what, f"{_REPIN}; or drop its first three bytes and pin the sha256 of the result", 1)
-        raw = raw[len(_BOM) :]
-    lines = [line.removesuffix(b"\r") for line in raw.removesuffix(b"\n").split(b"\n")]
-    if lines[0] != HEADER:
-        what = f"header={_show(lines[0])}: format {FORMAT} needs {HEADER.decode()}"
-        problems.add("trace.header", what, "name the right format, or restore the header as the first line", 1)
-    elif len(lines) == 1:
-        problems.add("trace.no_rows", "rows=0: the file holds a header and nothing else", _REPIN, 1)
-    return lines[1:]
+        problems.add("trace.bom", what, f"{REPIN}; or drop its first three bytes and pin the sha256 of the result", 1)
+        block = block[len(_BOM) :]
+    header, _, data = block.partition(b"\n")
+    check_head(header.removesuffix(b"\r"), data.partition(b"\n")[0], release, problems)
+    return data
 
 
-def _row(line: bytes, number: int, problems: ProblemList) -> tuple[int, int, int] | None:
-    """Return (ns since 1970, input, output), or None after recording what is wrong."""
-    match = _ROW.fullmatch(line)
-    if match is not None:
-        groups = match.groups()
-        tick, tokens_in, tokens_out = _nanoseconds(groups[:7]), int(groups[7]), int(groups[8])
-        if tick is not None and tokens_in <= TOKEN_LIMIT and tokens_out <= TOKEN_LIMIT:
-            return tick, tokens_in, tokens_out
-    _explain(line, number, problems)
-    return None
+@dataclass(slots=True)
+class _Rows:
+    """Columns so far; ``line`` is the file's line of the next row, ``last_ns`` the stamp before it."""
+
+    release: Release
+    problems: ProblemList
+    columns: list[Growing]
+    line: int = 2
+    last_ns: int = 0
+
+    def add(self, block: bytes, fast: list[Int64] | None) -> None:
+        """Take the rows of one block of whole lines, whose columns are ``fast`` if it is regular."""
+        if fast is None:
+            numbers, columns = parse_lines(block, self.line, self.release, self.problems)
+            self.line += block.removesuffix(b"\n").count(b"\n") + 1
+        else:
+            numbers, columns = np.arange(self.line, self.line + len(fast[0])), fast
+            self.line += len(numbers)
+        if self.release.ascending:
+            self._check_order(numbers, columns[0])
+        if len(self.problems):
+            return  # no trace will come of it: what follows is read to be judged, not kept
+        for column, values in zip(self.columns, columns, strict=True):
+            column.extend(values)
+
+    def _check_order(self, numbers: Int64, ns: Int64) -> None:
+        """Descending times are refused, not sorted: sorting would change a file whose digest was pinned, and hides a splice."""
+        steps = np.diff(ns, prepend=self.last_ns)
+        for index in np.flatnonzero(steps < 0).tolist():
+            what = f"TIMESTAMP goes back by {-int(steps[index])} ns against the row before: arrivals must not descend"
+            remedy = "sort the data rows by TIMESTAMP (stable) and pin the sha256 of the result"
+            self.problems.add("trace.descending", what, remedy, int(numbers[index]))
+        if len(ns):
+            self.last_ns = int(ns[-1])
 
 
-def _nanoseconds(parts: tuple[bytes | None, ...]) -> int | None:
-    """Exact nanoseconds since 1970; None when the parts name no instant."""
-    year, month, day, hour, minute, second = (int(part or 0) for part in parts[:6])
-    days = _ordinal(year, month, day)
-    if days is None or hour > 23 or minute > 59 or second > 59:
-        return None
-    whole = ((days * 24 + hour) * 60 + minute) * 60 + second
-    return whole * 1_000_000_000 + int((parts[6] or b"0").ljust(9, b"0"))
-
-
-@lru_cache(maxsize=64)  # a trace spans few days; the cache makes the date cost nothing
-def _ordinal(year: int, month: int, day: int) -> int | None:
-    # Nanoseconds since 1970 fit int64 until 2262; no server was traced before 1970.
+def _parse_block(block: bytes, release: Release) -> list[Int64] | None:
+    """Return [ns since 1970, counts...] of a block whose every row has the published form; None when that cannot be said."""
+    names = ["TIMESTAMP", *release.counts]
+    types = {name: pa.int64() for name in release.counts} | {"TIMESTAMP": pa.timestamp("ns", "UTC" if release.zone else None)}
     try:
-        return date(year, month, day).toordinal() - date(1970, 1, 1).toordinal() if 1970 <= year < 2262 else None
-    except ValueError:
+        table = csv.read_csv(
+            pa.py_buffer(block),
+            read_options=csv.ReadOptions(column_names=names, block_size=max(len(block), 1), use_threads=False),
+            parse_options=csv.ParseOptions(quote_char=False, escape_char=False, newlines_in_values=False, ignore_empty_lines=False),
+            convert_options=csv.ConvertOptions(
+                column_types=types, null_values=[], strings_can_be_null=False, timestamp_parsers=[csv.ISO8601]
+            ),
+        )
+    except pa.ArrowInvalid:
         return None
+    if not _is_regular(block, table.num_rows, release):
+        return None
+    columns = [int64_view(table.column(name)) for name in names]
+    in_range = columns[0].min() >= 0 and columns[0].max() < _LATEST_NS and max(column.max() for column in columns[1:]) <= TOKEN_LIMIT
+    return columns if in_range else None
 
 
-def _explain(line: bytes, number: int, problems: ProblemList) -> None:
-    """Record every problem of a row that did not parse."""
-    if b"\0" in line:
-        problems.add("trace.nul", f"row={_show(line)}: NUL bytes, as a cut or preallocated file has them", _REPIN, number)
-        return
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        problems.add("trace.encoding", f"row={_show(line)}: byte {error.start} of the row is not UTF-8", _REPIN, number)
-        return
-    fields = line.split(b",")
-    if len(fields) != 3:
-        what = f"row={_show(line)}: {len(fields) if line else 0} fields where the header has 3; the row is torn"
-        problems.add("trace.torn_row", what, f"remove or restore the row; or {_REPIN}", number)
-        return
-    _explain_stamp(fields[0], number, problems)
-    _explain_count("ContextTokens", fields[1], number, problems)
-    _explain_count("GeneratedTokens", fields[2], number, problems)
+def _is_regular(block: bytes, rows: int, release: Release) -> bool:
+    """Whether the marks between the digits of a block that Arrow could parse leave only the published form.
+
+    Arrow has made sure that each row holds an instant, with or without a fraction, and counts. Without digits, dots and carriage returns
+    a row must read ``-- ::,,``: no shortened times, no signs, no blanks, no hexadecimal. A carriage return ends a row for Arrow, so one
+    that stands alone makes more rows than there are line feeds.
+    """
+    last = b"" if block.endswith(b"\n") else b"\n"
+    row = f"--{release.separator}::{release.zone.replace('0', '')}{',' * len(release.counts)}\n".encode()
+    regular = block.translate(None, b"0123456789.\r") + last == row * rows
+    return regular and (not release.zone.startswith("+") or block.count(release.zone.encode() + b",") == rows)
 
 
-def _explain_stamp(field: bytes, number: int, problems: ProblemList) -> None:
-    match = _STAMP.fullmatch(field)
-    if match is None or _nanoseconds(match.groups()) is None:
-        what = f"TIMESTAMP={_show(field)}: not an instant of the form YYYY-MM-DD HH:MM:SS.fffffff (at most 9 digits, no zone)"
-        problems.add("trace.timestamp", what, "restore the published form; a time that cannot be read cannot be replayed", number)
+class _Azure:
+    """One release."""
 
-
-def _explain_count(column: str, field: bytes, number: int, problems: ProblemList) -> None:
-    if re.fullmatch(rb"\d+", field):
-        if len(field) > 18 or int(field) > TOKEN_LIMIT:
-            what = f"{column}={_show(field)}: above {TOKEN_LIMIT}, which no served model can hold in one request"
-            problems.add("trace.huge_count", what, "check the column and its unit", number)
-    elif re.fullmatch(rb"-\d+", field):
-        what = f"{column}={_show(field)}: a token count is at least 0"
-        problems.add("trace.negative_count", what, "remove the row on purpose, and pin the sha256 of the result", number)
-    else:
-        what = f"{column}={_show(field)}: not a whole number of tokens"
-        problems.add("trace.count", what, "write counts as digits only", number)
-
-
-def _check_order(rows: list[tuple[int, tuple[int, int, int]]], problems: ProblemList) -> None:
-    """Descending times are refused, not sorted: sorting would change a file whose digest was pinned, and hides a splice."""
-    for (_, before), (number, row) in pairwise(rows):
-        if row[0] < before[0]:
-            what = f"TIMESTAMP goes back by {before[0] - row[0]} ns against the row before: arrivals must not descend"
-            problems.add("trace.descending", what, "sort the data rows by TIMESTAMP (stable) and pin the sha256 of the result", number)
-
-
-def _show(text: bytes) -> str:
-    """Printable, bounded form of file content for a message."""
-    return repr(text[:60].decode("utf-8", "backslashreplace")) + ("..." if len(text) > 60 else "")
-
-
-class _Azure2023:
-    """``azure-2023`` (Splitwise): two services, an hour each."""
-
-    info = FormatInfo(
-        format=FORMAT,
-        summary="Azure LLM inference traces 2023 (Splitwise): arrivals and token counts of two services",
-        clock="absolute",
-        time_unit="100 ns ticks, wall time without a zone",
-        lengths="input and output tokens as the service counted them",
-        prefix=None,
-        tested="full file",
-    )
     options = NoOptions
 
-    def sniff(self, name: str, head: bytes) -> bool:  # noqa: ARG002 - the header tells
-        """Whether the file begins with this release's header."""
-        return head.startswith(HEADER)
+    def __init__(self, release: Release, info: FormatInfo) -> None:
+        self._release = release
+        self.info = info
+
+    def sniff(self, name: str, head: bytes) -> bool:  # noqa: ARG002 - the header and the first stamp tell
+        """Whether the file begins with this header, and its first stamp is not written as another release does."""
+        header, _, data = head.partition(b"\n")
+        stamp = data.partition(b",")[0]
+        others = (other for other in RELEASES if other is not self._release)
+        owned = self._release.is_stamp(stamp) or (self._release is AZURE_2023 and not any(other.is_stamp(stamp) for other in others))
+        return header.removesuffix(b"\r") == self._release.header and owned
 
     def read(self, path: Path, options: NoOptions, seed: int) -> Trace:  # noqa: ARG002 - nothing to choose or to draw
         """Read the whole file."""
-        arrival, tokens_in, tokens_out = parse(read_bytes(path), path.name)
-        rows = frozen(np.arange(len(arrival), dtype=np.int64))
-        return Trace(FORMAT, path.name, frozen(arrival), frozen(tokens_in), frozen(tokens_out), rows, clock="absolute", grid_ns=100)
+        arrival, *counts = _read(line_blocks(path), path.name, self._release, path.stat().st_size // _SHORTEST_ROW)
+        for column in (arrival, *counts):
+            frozen(column)
+        *images, tokens_in, tokens_out = counts
+        return Trace(
+            self._release.format,
+            path.name,
+            arrival,
+            tokens_in,
+            tokens_out,
+            frozen(np.arange(len(arrival), dtype=np.int64)),
+            clock="absolute",
+            grid_ns=self._release.grid_ns,
+            kind=_kinds(images[0]) if images else None,
+            notes=tuple(self._notes(arrival, images)),
+        )
+
+    def _notes(self, arrival: Int64, images: list[Int64]) -> Iterator[str]:
+        yield _NO_SHARING
+        if not self._release.ascending and (back := int(np.count_nonzero(np.diff(arrival) < 0))):
+            yield f"{back} rows arrive before the row above them; the transform sort puts them in order"
+        for count in images:
+            carried = f"{np.count_nonzero(count)} of {len(count)} rows carried images ({count.sum()} in all)"
+            yield f"{carried}; images are not sent, only text of ContextTokens tokens"
 
 
-READERS = (_Azure2023(),)
+def _kinds(images: Int64) -> Labels:
+    return Labels(("image", "text"), frozen(np.where(images > 0, 0, 1).astype(np.int32)))
+
+
+_LENGTHS = "input and output tokens as the service counted them"
+
+READERS = (
+    _Azure(
+        AZURE_2023,
+        FormatInfo(
+            format=AZURE_2023.format,
+            summary="Azure LLM inference traces 2023 (Splitwise): arrivals and token counts of two services",
+            clock="absolute",
+            time_unit="100 ns ticks, wall time without a zone",
+            lengths=_LENGTHS,
+            prefix=None,
+            tested="full file",
+        ),
+    ),
+    _Azure(
+        AZURE_2024,
+        FormatInfo(
+            format=AZURE_2024.format,
+            summary="Azure LLM inference traces 2024 (DynamoLLM): arrivals and token counts of two services over a week",
+            clock="absolute",
+            time_unit="microseconds, wall time in UTC",
+            lengths=_LENGTHS,
+            prefix=None,
+            tested="sample",
+        ),
+    ),
+    _Azure(
+        AZURE_LMM_2025,
+        FormatInfo(
+            format=AZURE_LMM_2025.format,
+            summary="Azure LMM inference trace 2025 (ModServe): arrivals, token counts and images of a multimodal service over a week",
+            clock="absolute",
+            time_unit="milliseconds, wall time in UTC",
+            lengths=_LENGTHS,
+            prefix=None,
+            tested="sample",
+        ),
+    ),
+)
