@@ -6,21 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pyarrow as pa
 
-from harness.errors import UsageError
 from harness.manifest import PlannedRun
 from harness.record.schema import SCHEDULE, TRUTH
 from harness.replay.contract import ReplayPlan
 from harness.runtimes.contract import Target
 from harness.wire import PROTOCOLS
-from harness.wire.contract import Ask
-from workloads.schedule import Int64, Labels, Schedule
-from workloads.seeds import derive
+from workloads.schedule import Int64, Labels, Schedule, Turns
 
 
-def schedule_table(schedule: Schedule) -> pa.Table:
-    """schedule.parquet: what was planned, without anything hidden from the server."""
+def schedule_table(schedule: Schedule, reusable: Int64) -> pa.Table:
+    """schedule.parquet: what was planned, without anything hidden from the server. ``reusable`` (n,): ``workloads.reusable_tokens``."""
     columns = {
         "request_id": pa.array(range(len(schedule)), pa.int64()),
         "arrival_ns": pa.array(schedule.arrival_ns),
@@ -29,19 +27,32 @@ def schedule_table(schedule: Schedule) -> pa.Table:
         "client": _names(schedule.client, len(schedule)),
         "request_class": _names(schedule.request_class, len(schedule)),
         "source_row": _nullable(schedule.source_row),
-        "priority": _nullable_or_none(schedule.priority, len(schedule)),
-        "cancel_after_ns": _nullable_or_none(schedule.cancel_after_ns, len(schedule)),
+        "cancel_after_ns": None if schedule.cancel_after_ns is None else _nullable(schedule.cancel_after_ns),
+        "priority": None if schedule.priority is None else pa.array(schedule.priority),
+        "reusable_tokens": pa.array(reusable),
+    } | _waits(schedule.turns)
+    absent = {name: pa.nulls(len(schedule), SCHEDULE.field(name).type) for name in SCHEDULE.names if columns.get(name) is None}
+    return pa.table(columns | absent, schema=SCHEDULE)
+
+
+def _waits(turns: Turns | None) -> dict[str, pa.Array]:
+    """Columns of sessions; a request that waits for none has neither ``after`` nor a pause."""
+    if turns is None:
+        return {}
+    alone = np.diff(turns.after.offsets) == 0
+    after = pa.ListArray.from_arrays(
+        pa.array(turns.after.offsets, pa.int32()), pa.array(turns.after.values, pa.int64()), mask=pa.array(alone)
+    )
+    return {
+        "session": pa.array(turns.session),
+        "turn": pa.array(turns.turn),
+        "after": after,
+        "think_ns": pa.array(turns.think_ns, mask=alone),
     }
-    rest = {name: pa.nulls(len(schedule), SCHEDULE.field(name).type) for name in SCHEDULE.names if name not in columns}
-    return pa.table(columns | rest, schema=SCHEDULE)
 
 
 def _names(labels: Labels | None, count: int) -> pa.Array:
     return pa.nulls(count, pa.string()) if labels is None else pa.array(labels.values(), pa.string())
-
-
-def _nullable_or_none(values: Int64 | None, count: int) -> pa.Array:
-    return pa.nulls(count, pa.int64()) if values is None else _nullable(values)
 
 
 def truth_table(schedule: Schedule) -> pa.Table:
@@ -56,36 +67,6 @@ def truth_table(schedule: Schedule) -> pa.Table:
 
 def _nullable(values: Int64) -> pa.Array:
     return pa.array(values, mask=values < 0)
-
-
-def encode_bodies(schedule: Schedule, run: PlannedRun, target: Target) -> list[bytes]:
-    """Encode every request before the run, so that nothing is encoded while it is measured."""
-    protocol = PROTOCOLS[run.workload.api]
-    return [protocol.encode(_ask(schedule, i, run, target)) for i in range(len(schedule))]
-
-
-def _ask(schedule: Schedule, i: int, run: PlannedRun, target: Target) -> Ask:
-    told = int(schedule.max_tokens[i])
-    as_text = run.workload.api == "chat" or run.workload.prompts.source == "text" or not target.token_ids
-    return Ask(
-        model=target.model,
-        prompt=_text(schedule, i) if as_text else schedule.prompts.ids(i).tolist(),
-        max_tokens=told if told >= 0 else None,
-        ignore_eos=schedule.ignore_eos,
-        # 31 bits: engines take the seed as a signed 32- or 64-bit number.
-        seed=derive(run.workload.seed, "sampling", i) >> 32,
-    )
-
-
-def _text(schedule: Schedule, i: int) -> str:
-    text = schedule.prompts.text(i)
-    if text is None:
-        raise UsageError.single(
-            "prompts_need_text",
-            "prompts.source=random-ids with an interface that takes text only: random ids have no text that encodes back to them",
-            "set prompts.source to text",
-        )
-    return text
 
 
 def replay_plan(
@@ -111,4 +92,8 @@ def replay_plan(
         concurrency_cap=run.concurrency_cap,
         cpus=tuple(run.placement.get("client", ())),
         spool_cpus=tuple(run.placement.get("spool", ())),
+        after=schedule.turns and schedule.turns.after,
+        think_ns=schedule.turns and schedule.turns.think_ns,
+        cancel_after_ns=schedule.cancel_after_ns,
+        workers=run.workers,
     )

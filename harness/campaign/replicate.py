@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from harness.campaign.bodies import encode_bodies
 from harness.campaign.coordinates import build_coordinates
-from harness.campaign.plan import encode_bodies, replay_plan, schedule_table, truth_table
+from harness.campaign.plan import replay_plan, schedule_table, truth_table
 from harness.campaign.servers import Server
 from harness.clock import NS_PER_S, Clock
 from harness.errors import HostError, Problem
@@ -96,7 +97,7 @@ def prepare(run: PlannedRun, campaign: Campaign, server: Server, attempt: Attemp
         source_digest=source_digest(),
         version=version(),
     )
-    bodies = encode_bodies(schedule, run, target)
+    bodies = encode_bodies(schedule, run, target).bodies
     plan = replay_plan(schedule, bodies, run, target, attempt.segments, settings.headers(target.base_url))
     return Prepared(run, spec, schedule, plan, facts)
 

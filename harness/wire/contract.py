@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from harness.vocabulary import EventKind
 
 
@@ -55,14 +58,15 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request to encode. ``prompt`` is token ids or text; ``max_tokens`` None tells the server nothing."""
+    """One request to encode. ``prompt`` is token ids or text; ``max_tokens`` and ``priority`` None tell the server nothing."""
 
     model: str
-    prompt: Sequence[int] | str
+    prompt: Sequence[int] | npt.NDArray[np.int32] | str
     max_tokens: int | None
     ignore_eos: bool
     seed: int
     temperature: float = 0.0
+    priority: int | None = None
 
 
 class Protocol_(Protocol):  # noqa: N801 - the word is taken by typing

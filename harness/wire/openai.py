@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import orjson
 
 from harness.errors import Problem, UsageError
@@ -28,6 +29,8 @@ class OpenAIProtocol:
             fields["max_tokens"] = ask.max_tokens
         fields["temperature"] = ask.temperature
         fields["seed"] = ask.seed
+        if ask.priority is not None:
+            fields["priority"] = ask.priority  # an extension of vLLM (lower is sooner) and SGLang: which way it counts is the server's own
         if ask.ignore_eos:
             fields["ignore_eos"] = True  # an extension of vLLM and SGLang: not sent unless asked for
         fields["stream"] = True
@@ -43,7 +46,7 @@ def _completions_prompt(ask: Ask) -> dict[str, Any]:
     if len(ask.prompt) == 0:
         raise _bad_prompt("prompt is empty: both servers answer 400", "give every request at least one token")
     # vLLM lists the ids of each event when asked; SGLang ignores the key and is counted by usage.
-    prompt = ask.prompt if isinstance(ask.prompt, str) else list(ask.prompt)
+    prompt = ask.prompt if isinstance(ask.prompt, str | np.ndarray) else list(ask.prompt)
     return {"prompt": prompt, "return_token_ids": True}
 
 

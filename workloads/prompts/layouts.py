@@ -129,4 +129,5 @@ def _extends_truly(lengths: Int64, extends: Int64) -> Bools:
     """Whether each row can hold the prompt it extends. Equal lengths (a prompt sent again) need a later row, so no chain is a circle."""
     rows = np.arange(len(lengths))
     grown = lengths - lengths[extends]
-    return (extends >= 0) & ((grown > 0) | ((grown == 0) & (extends < rows)))
+    fits: Bools = (extends >= 0) & ((grown > 0) | ((grown == 0) & (extends < rows)))
+    return fits

@@ -1,0 +1,90 @@
+"""The bytes of every request, encoded before the run so that nothing is encoded while it is measured."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from harness.errors import UsageError
+from harness.manifest import PlannedRun
+from harness.runtimes.contract import Target
+from harness.wire import PROTOCOLS
+from harness.wire.contract import Ask
+from workloads.schedule import Schedule
+from workloads.seeds import derive
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Body bytes by request id. ``digest``: sha256 over all of them, so that two people can compare what they sent."""
+
+    bodies: list[bytes]
+    digest: str
+
+
+def encode_bodies(schedule: Schedule, run: PlannedRun, target: Target, *, shares: int = 1) -> Bodies:
+    """Encode every request, in ``shares`` processes; the bytes are the same for any number of them, and whichever ends first.
+
+    Raises UsageError ``prompts_need_text`` and whatever making a prompt raises.
+    """
+    plan = _Encoding(schedule, run.workload.api, run.workload.prompts.source, run.workload.seed, target.model, target.token_ids)
+    count = len(schedule)
+    if shares <= 1 or count < shares:
+        bodies = plan.encode(range(count))
+    else:
+        # Spawned, not forked: a forked child inherits the parent's threads' locks and its hash seed, and neither should matter.
+        with ProcessPoolExecutor(shares, mp_context=multiprocessing.get_context("spawn")) as pool:
+            parts = [pool.submit(plan.encode, range(k * count // shares, (k + 1) * count // shares)) for k in range(shares)]
+            bodies = [body for part in parts for body in part.result()]
+    return Bodies(bodies, bodies_digest(bodies))
+
+
+def bodies_digest(bodies: Iterable[bytes]) -> str:
+    """Sha256 over the bodies in request order, each after its length (8 bytes, little-endian)."""
+    digest = hashlib.sha256()
+    for body in bodies:
+        digest.update(len(body).to_bytes(8, "little"))
+        digest.update(body)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoding:
+    """What encoding needs of a run, and nothing else: it travels to other processes."""
+
+    schedule: Schedule
+    api: str
+    source: str
+    seed: int
+    model: str
+    token_ids: bool
+
+    def encode(self, requests: range) -> list[bytes]:
+        protocol = PROTOCOLS[self.api]
+        return [protocol.encode(self._ask(i)) for i in requests]
+
+    def _ask(self, i: int) -> Ask:
+        schedule, told = self.schedule, int(self.schedule.max_tokens[i])
+        as_text = self.api == "chat" or self.source != "random-ids" or not self.token_ids
+        return Ask(
+            model=self.model,
+            prompt=self._text(i) if as_text else schedule.prompts.ids(i),
+            max_tokens=told if told >= 0 else None,
+            ignore_eos=schedule.ignore_eos,
+            # 31 bits: engines take the seed as a signed 32- or 64-bit number.
+            seed=derive(self.seed, "sampling", i) >> 32,
+            priority=None if schedule.priority is None else int(schedule.priority[i]),
+        )
+
+    def _text(self, i: int) -> str:
+        text = self.schedule.prompts.text(i)
+        if text is None:
+            raise UsageError.single(
+                "prompts_need_text",
+                "prompts.source=random-ids with an interface that takes text only: random ids have no text that encodes back to them",
+                "set prompts.source to text",
+            )
+        return text
