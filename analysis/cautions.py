@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from analysis.describe import TraceColumns
 from harness import burstiness
@@ -81,15 +82,21 @@ def _ramp(trace: TraceColumns) -> Iterator[Caution]:
     width = -(-span // HEAD_BINS)
     counts = burstiness.counts_per_bin(arrival, width)
     usual = float(np.median(counts))
-    low = counts < HEAD_SHARE * usual
-    head = len(low) if low.all() else int(np.argmin(low))
-    if head:
+    runs = _runs_of(counts < HEAD_SHARE * usual)
+    head = runs[0]
+    if head > max(runs[1:], default=0):  # a trace that falls as silent later is bursty, and its start is no special part
         start = head * width / NS_PER_S
         text = (
             f"head: the first {start:.6g} s hold {int(counts[:head].sum())} requests, later parts of that length "
             f"{usual * head:.6g}: a slice from the start measures an idle system"
         )
         yield Caution("head_is_a_ramp", text, f"start the window at {start:.6g} s or later")
+
+
+def _runs_of(low: npt.NDArray[np.bool_]) -> list[int]:
+    """Lengths of the runs of true values; the first is the one at the start, 0 when there is none."""
+    ends = np.flatnonzero(np.append(~low, True))
+    return [int(length) for length in np.diff(np.append(-1, ends)) - 1]
 
 
 def _grid(arrivals: Mapping[str, Any]) -> Iterator[Caution]:

@@ -3,6 +3,7 @@
 from workloads.build import build_schedule, check_rows
 from workloads.digest import content_digest
 from workloads.plan import TraceSource, WorkloadPlan
+from workloads.reuse import reusable_tokens
 from workloads.schedule import Schedule, Trace
 from workloads.tokens import ByteTokenizer, HFTokenizer, TokenSource, load_tokenizer
 from workloads.traces import find_trace, formats, get_reader, guess_format, load_trace, read_trace, trace_ref
@@ -28,5 +29,6 @@ __all__ = [
     "load_tokenizer",
     "load_trace",
     "read_trace",
+    "reusable_tokens",
     "trace_ref",
 ]

@@ -4,5 +4,6 @@ from analysis.report.data import to_json
 from analysis.report.html import render_html
 from analysis.report.markdown import render_markdown
 from analysis.report.terminal import render_terminal
+from analysis.report.trace_page import render_trace, rows_of
 
-__all__ = ["render_html", "render_markdown", "render_terminal", "to_json"]
+__all__ = ["render_html", "render_markdown", "render_terminal", "render_trace", "rows_of", "to_json"]

@@ -1,55 +1,23 @@
-"""Figures as inline SVG: the same analysis gives the same bytes. Colours are CSS variables, so a page may be light, dark or printed."""
+"""Figures of a campaign."""
 
 from __future__ import annotations
 
-import io
 import math
-import re
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis.model import CampaignAnalysis, CellAnalysis, Effect, Ranking
-from analysis.report.view import OUTCOME_ORDER
+from analysis.report.sent import OUTCOME_ORDER
+from analysis.report.svg import FAINT, PALETTE, Plot, draw
 from analysis.report.words import Unit, clean, decimals_for, number, percent, shorten
-
-INK, FAINT, GRID = "#010203", "#040506", "#070809"
-"""Stand-ins that occur in no palette; each is replaced by a CSS variable once the SVG is drawn."""
-
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-"""Okabe and Ito's colours, told apart under every common form of colour blindness; beyond six cells the dashes tell them apart."""
 
 OUTCOME_COLOURS = ("#009e73", "#e69f00", "#cc79a7", "#d55e00", "#999999", "#56b4e9")
 _DASHES = ("solid", (0, (5, 2)), (0, (1.5, 1.5)))
-_STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "trigpoint", "svg.fonttype": "none", "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9.0,
-    "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": FAINT, "xtick.color": FAINT, "ytick.color": FAINT,
-    "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-    "grid.color": GRID, "grid.linewidth": 0.6, "axes.axisbelow": True, "axes.titlesize": 9.0, "text.parse_math": False,
-    "axes.unicode_minus": False, "lines.linewidth": 1.1,
-}  # fmt: skip
-_VARIABLES = {INK: "var(--ink)", FAINT: "var(--faint)", GRID: "var(--grid)"} | {c: f"var(--c{i})" for i, c in enumerate(PALETTE)}
-WIDTH_IN = 9.0
-"""Drawn width; the page scales it to its column."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """One figure with the sentence that says what is drawn and over whom."""
-
-    title: str
-    svg: str
-    caption: str
-
-
 _LINES = (
     ("ttft_cdf", "Time to first token", "TTFT from the intended arrival", True),
     ("tbt_cdf", "Time between tokens", "TBT (gaps between tokens)", True),
@@ -67,30 +35,6 @@ def plots(c: CampaignAnalysis, unit: Unit) -> tuple[Plot, ...]:
         if any(_points(cell, name, own) for cell in c.cells):
             found.append(_lines(c, name, title, label, own, distribution=distribution))
     return tuple(found)
-
-
-def _draw(height: float, paint: Callable[[Canvas], None]) -> str:
-    """Draw on a canvas of its own (no global state) and return bare <svg> text."""
-    with mpl.rc_context(), warnings.catch_warnings():
-        mpl.rcdefaults()  # the reader's own matplotlibrc must not change a report
-        mpl.rcParams.update(_STYLE)
-        # Text is set by the reader's browser, in its fonts; ours need not have the glyph.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        canvas = Canvas(figsize=(WIDTH_IN, height), layout="constrained")
-        FigureCanvasSVG(canvas)
-        paint(canvas)
-        out = io.StringIO()
-        canvas.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return _inline(out.getvalue())
-
-
-def _inline(svg: str) -> str:
-    bare = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    for colour, variable in _VARIABLES.items():
-        bare = bare.replace(colour, variable)
-    # Sized by the page, not by points.
-    head = re.sub(r' (width|height)="[^"]*pt"', "", bare[: bare.index(">")])
-    return head + bare[bare.index(">") :]
 
 
 def _colour(index: int) -> str:
@@ -123,7 +67,7 @@ def _lines(c: CampaignAnalysis, name: str, title: str, label: str, unit: Unit, *
         _name_cells(canvas, c.cells)
 
     more = " Values at or below the left edge are drawn at it; values that never came (+∞) leave the line below 1." if distribution else ""
-    return Plot(title, _draw(2.9 * rows, _paint), f"One line a replicate.{more}")
+    return Plot(title, draw(2.9 * rows, _paint), f"One line a replicate.{more}")
 
 
 def _panel(panel: Axes, cells: Sequence[tuple[int, list[tuple[list[float], list[float]]]]], *, distribution: bool) -> None:
@@ -180,7 +124,7 @@ def _outcomes(cells: Sequence[CellAnalysis]) -> Plot:
             canvas.legend(loc="outside upper left", ncols=len(present), frameon=False)
 
     caption = "All offered requests of the measured windows, all replicates together; each is in exactly one class."
-    return Plot("Outcomes", _draw(1.0 + 0.5 * len(cells), _paint), caption)
+    return Plot("Outcomes", draw(1.0 + 0.5 * len(cells), _paint), caption)
 
 
 def _outcome_bar(panel: Axes, row: int, cell: CellAnalysis) -> None:
@@ -208,7 +152,7 @@ def _effects(ranking: Ranking) -> Plot:
             _effect_panel(panel, group, f"{group[0].scale} of {clean(ranking.metric)}{', ' if unit else ''}{clean(unit)}")
 
     caption = "Point and simultaneous interval; the band is the margin within which arms count as equivalent."
-    return Plot("Pairwise effects", _draw(0.9 + 0.45 * len(ranking.effects), _paint), caption)
+    return Plot("Pairwise effects", draw(0.9 + 0.45 * len(ranking.effects), _paint), caption)
 
 
 def _effect_panel(panel: Axes, effects: Sequence[Effect], label: str) -> None:

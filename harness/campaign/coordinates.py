@@ -46,7 +46,7 @@ def _declared(spec: RunSpec) -> dict[str, Coordinate]:
         # Rows kept depend on the window, which is a coordinate of its own; the chain is compared by its parameters.
         "workload.transforms": _say([_parameters(t) for t in workload.transforms]),
         "workload.arrivals": _say(dict(workload.arrivals)),
-        "workload.loop": _say(workload.loop),
+        "workload.loop": _say(workload.loop if workload.users is None else f"{workload.loop}, {workload.users} users"),
         "workload.prompts": _say(dict(workload.prompts)),
         "workload.api": _say(workload.api),
         "workload.output_length": _say({"control": workload.output_length, "max_tokens": workload.max_tokens}),
@@ -64,9 +64,8 @@ def _declared(spec: RunSpec) -> dict[str, Coordinate]:
 
 
 def _parameters(transform: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop counts and the window transform's bounds: both vary with the replicate by plan."""
-    name = transform.get("name", transform.get("transform"))
-    drop = {"rows_before", "rows_after"} | ({"start_s", "stop_s"} if name == "window" else set())
+    """Drop what the step did and the window transform's bounds: both vary with the replicate by plan."""
+    drop = {"rows_before", "rows_after", "effect"} | ({"start_s", "stop_s"} if transform.get("name") == "window" else set())
     return {k: v for k, v in transform.items() if k not in drop}
 
 

@@ -20,15 +20,19 @@ def preflight(campaign: Campaign, search_path: Sequence[Path]) -> None:
     for run in {run.arm.name: run for run in campaign.runs}.values():
         with found.collected():
             check_arm(get_runtime(run.arm.runtime), run)
-    traces: dict[TraceSource | None, Trace | None] = {None: None}
-    for source in {run.workload.trace for run in campaign.runs} - {None}:
-        with found.collected():
-            traces[source] = load_trace(source, search_path) if source else None
+    unread: set[TraceSource] = set()
     # Runs of one replicate index and load point pair by trace: their workloads are the same.
     for run in {(run.replicate, run.load.label()): run for run in campaign.runs}.values():
-        if run.workload.trace in traces:
-            with found.collected():
-                check_rows(run.workload, traces[run.workload.trace])
+        source = run.workload.trace
+        if source in unread:
+            continue
+        with found.collected():
+            trace: Trace | None = None
+            if source is not None:
+                unread.add(source)
+                trace = load_trace(source, search_path, run.workload.seed)
+                unread.discard(source)
+            check_rows(run.workload, trace)
     found.finish()
 
 

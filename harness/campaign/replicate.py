@@ -26,7 +26,7 @@ from harness.record.segments import DISK_REFUSED, SegmentWriter
 from harness.record.spec import CertificateRef, RunSpec, TraceRef
 from harness.replay.contract import Progress, ReplayPlan
 from harness.replay.session import ReplaySession, missing_rows
-from workloads import Schedule, build_schedule, content_digest, load_tokenizer, load_trace, trace_ref
+from workloads import Schedule, build_schedule, content_digest, load_tokenizer, load_trace, reusable_tokens, trace_ref
 from workloads.seeds import derive
 
 LEAD_NS = 500_000_000
@@ -84,6 +84,7 @@ def prepare(run: PlannedRun, campaign: Campaign, server: Server, attempt: Attemp
     facts = _facts_before(run, server)
     refuse_mismatch(run, facts)
     refuse_version(run, facts)
+    encoded = encode_bodies(schedule, run, target)
     spec = freeze(
         run,
         campaign,
@@ -96,15 +97,16 @@ def prepare(run: PlannedRun, campaign: Campaign, server: Server, attempt: Attemp
         certificate=settings.certificate,
         source_digest=source_digest(),
         version=version(),
+        bodies_digest=encoded.digest,
+        chat_overhead=target.chat_overhead,
     )
-    bodies = encode_bodies(schedule, run, target).bodies
-    plan = replay_plan(schedule, bodies, run, target, attempt.segments, settings.headers(target.base_url))
+    plan = replay_plan(schedule, encoded.bodies, run, target, attempt.segments, settings.headers(target.base_url))
     return Prepared(run, spec, schedule, plan, facts)
 
 
 def _trace(run: PlannedRun, settings: Settings) -> TraceRef | None:
     source = run.workload.trace
-    return TraceRef(**trace_ref(load_trace(source, settings.search_path))) if source else None
+    return TraceRef(**trace_ref(load_trace(source, settings.search_path, run.workload.seed))) if source else None
 
 
 def _facts_before(run: PlannedRun, server: Server) -> Facts:
@@ -186,7 +188,7 @@ def execute(prepared: Prepared, server: Server, attempt: Attempt, settings: Sett
     """
     attempt.write_manifest(manifest_text)
     attempt.write_spec(prepared.spec)
-    attempt.write_schedule(schedule_table(prepared.schedule))
+    attempt.write_schedule(schedule_table(prepared.schedule, reusable_tokens(prepared.schedule)))
     attempt.write_truth(truth_table(prepared.schedule))
     session = ReplaySession(prepared.plan, settings.clock)
     try:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from analysis.cautions import Caution, cautions
 from analysis.describe import describe
+from analysis.report import render_trace, rows_of
 from harness.cli.output import OK, answers, console, emit_json, json_option, printable
 from harness.errors import TrigpointError, UsageError
 from workloads import Trace, formats, get_reader, guess_format, read_trace
@@ -85,10 +86,11 @@ def _show_files(rows: list[dict[str, Any]], *, as_json: bool) -> None:
 @file_argument
 @format_option
 @options_option
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with figures there.")
 @click.option("--context", type=click.IntRange(min=1), help="Context length of the model, to count the rows that do not fit it.")
 @json_option
 @answers
-def inspect(file: Path, format_: str | None, options: tuple[str, ...], context: int | None, as_json: bool) -> int:
+def inspect(file: Path, format_: str | None, options: tuple[str, ...], html: Path | None, context: int | None, as_json: bool) -> int:
     """Describe a trace: arrivals, lengths, clients, sessions, sharing, and what to know before replaying it.
 
     Example: trigpoint traces inspect manifests/traces/quickstart.csv
@@ -102,7 +104,10 @@ def inspect(file: Path, format_: str | None, options: tuple[str, ...], context: 
         return OK
     trace = read_trace(name, file, parse_options(options))
     found = look(trace, file)
-    _show(found, cautions(trace, found, context=context), as_json=as_json)
+    warnings = cautions(trace, found, context=context)
+    if html is not None:
+        html.write_text(render_trace(file.name, trace, found, warnings), encoding="utf-8")
+    _show(found, warnings, as_json=as_json)
     return OK
 
 
@@ -161,23 +166,13 @@ def _show(found: dict[str, Any], warnings: list[Caution], *, as_json: bool) -> N
         emit_json(found | {"warnings": [asdict(w) for w in warnings]})
         return
     table = Table.grid(padding=(0, 2))
-    for key, value in _flat(found):
-        table.add_row(printable(key), printable(value))
+    for key, value in rows_of(found):
+        table.add_row(key, value)
     console().print(table)
+    for note in found.get("notes", ()):
+        console().print(f"\nnote: {printable(note)}")
     for warning in warnings:
         console().print(f"\n{warning.code}: {printable(warning.text)}\n  {warning.remedy}")
-
-
-def _flat(found: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
-    rows: list[tuple[str, str]] = []
-    for key, value in found.items():
-        if isinstance(value, Mapping):
-            rows += _flat(value, f"{before}{key}.")
-        elif isinstance(value, float):
-            rows.append((before + key, f"{value:.9g}"))
-        else:
-            rows.append((before + key, "undefined" if value is None else str(value)))
-    return rows
 
 
 COMMANDS = (traces,)

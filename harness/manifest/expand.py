@@ -11,7 +11,7 @@ from harness.errors import UsageError
 from harness.manifest.later import not_yet
 from harness.manifest.load import LoadedManifest, resolved_form
 from harness.manifest.pins import declared, merge_pins
-from harness.manifest.resolve import load_points, plan_workload, slices_by_replicate, to_rank, to_slo, to_window
+from harness.manifest.resolve import load_points, plan_workload, slices_by_replicate, to_rank, to_slo, to_slo_classes, to_window
 from harness.manifest.schema import Arm, Manifest
 from harness.manifest.slices import Slice
 from harness.record import spec
@@ -24,7 +24,7 @@ class PlannedRun:
     """One replicate of one cell, complete but for what only the machine knows (schedule, tokenizer, certificate).
 
     ``index``: place in the execution order. ``server_start``: server process within the arm, over all its load points. ``window_s``: part
-    of the trace, s of trace time; null without a trace.
+    of the trace, s of trace time; null without a trace. ``weights``: of tenants, for the fairness measures.
     """
 
     index: int
@@ -37,6 +37,7 @@ class PlannedRun:
     workload: WorkloadPlan
     window_s: tuple[float, float] | None
     slo: spec.Slo
+    slo_classes: dict[str, spec.Slo] = field(hash=False)
     window: spec.Window
     replication: spec.Replication
     rank: spec.Rank | None
@@ -49,6 +50,8 @@ class PlannedRun:
     concurrency_cap: int | None
     request_timeout_ns: int | None
     placement: dict[str, list[int]] = field(hash=False)
+    workers: int
+    weights: dict[str, float] = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,7 @@ def _run(index: int, loaded: LoadedManifest, cell: _Cell, replicate: int, slices
         workload=plan,
         window_s=window_s,
         slo=to_slo(manifest.slo),
+        slo_classes=to_slo_classes(manifest.slo),
         window=to_window(manifest.window),
         replication=_replication(manifest),
         rank=to_rank(manifest),
@@ -148,6 +152,8 @@ def _run(index: int, loaded: LoadedManifest, cell: _Cell, replicate: int, slices
         concurrency_cap=client.concurrency_cap,
         request_timeout_ns=client.request_timeout,
         placement={role: list(cpus) for role, cpus in cores.items() if cpus},
+        workers=client.fleet.workers if client.fleet else 1,
+        weights={name: tenant.weight for name, tenant in sorted(manifest.workload.tenants.items())},
     )
 
 

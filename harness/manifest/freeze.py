@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from harness.manifest.expand import Campaign, PlannedRun
 from harness.record import spec
 
 _CARRIED = (
-    "cell", "arm", "load", "replicate", "server_start", "estimand", "pins", "slo", "window", "replication", "rank", "waivers",
+    "cell", "arm", "load", "replicate", "server_start", "estimand", "pins", "slo", "slo_classes", "window", "replication", "rank", "waivers",
     "host_profile", "concurrency_cap", "request_timeout_ns", "placement",
 )  # fmt: skip
 """What a planned run and a spec call by one name."""
@@ -28,15 +30,22 @@ def freeze(
     certificate: spec.CertificateRef | None,
     source_digest: str,
     version: str,
-    prefix_sharing_planned: bool = False,
+    bodies_digest: str | None = None,
+    chat_overhead: int | None = None,
 ) -> spec.RunSpec:
     """Return the spec of one attempt.
 
     ``attempt`` counts from 1. ``trace`` is the trace as found (null: synthetic), ``transforms`` the chain as carried out,
-    ``schedule_digest``/``tokenizer_digest``/``source_digest`` hex sha256, ``certificate`` the calibration that the run cites, if any.
+    ``schedule_digest``/``tokenizer_digest``/``source_digest``/``bodies_digest`` hex sha256, ``certificate`` the calibration that the run
+    cites, if any, ``chat_overhead`` the tokens that the server's template adds to a prompt.
     """
     workload = _sent(run, tuple(dict(t) for t in transforms))
-    found: dict[str, Any] = {"trace": trace, "digest": schedule_digest, "tokenizer_digest": tokenizer_digest}
+    found: dict[str, Any] = {
+        "trace": trace,
+        "digest": schedule_digest,
+        "tokenizer_digest": tokenizer_digest,
+        "bodies_digest": bodies_digest,
+    }
     carried: dict[str, Any] = {name: getattr(run, name) for name in _CARRIED}
     return spec.RunSpec(
         **carried,
@@ -45,7 +54,7 @@ def freeze(
         question=campaign.question,
         attempt=attempt,
         evidence_class=evidence_class,
-        workload=spec.WorkloadSpec(**workload, **found, prefix_sharing_planned=prefix_sharing_planned),
+        workload=spec.WorkloadSpec(**workload, **found),
         certificate=certificate,
         source_digest=source_digest,
         version=version,
@@ -58,6 +67,11 @@ def _sent(run: PlannedRun, transforms: tuple[dict[str, Any], ...]) -> dict[str, 
         "transforms": transforms,
         "arrivals": run.workload.arrivals.model_dump(),
         "loop": run.loop,
+        "users": run.workload.users,
+        "sessions": _dumped(run.workload.sessions),
+        "tenants": {t.name: t.model_dump(exclude={"name"}) | {"weight": run.weights[t.name]} for t in run.workload.tenants},
+        "cancellations": _dumped(run.workload.cancellations),
+        "prefix_sharing_planned": run.workload.prompts.sharing == "as_trace",
         "prompts": run.workload.prompts.model_dump(),
         "api": run.workload.api,
         "output_length": run.workload.output.control,
@@ -65,3 +79,7 @@ def _sent(run: PlannedRun, transforms: tuple[dict[str, Any], ...]) -> dict[str, 
         "cache": run.cache,
         "seed": run.workload.seed,
     }
+
+
+def _dumped(part: BaseModel | None) -> dict[str, Any] | None:
+    return None if part is None else part.model_dump()

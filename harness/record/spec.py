@@ -115,13 +115,19 @@ class WorkloadSpec(Frozen):
     transforms: tuple[dict[str, Any], ...] = Field((), description="Chain, in order: {name, parameters...}")
     arrivals: dict[str, Any] = Field(description="Arrival process: {process: trace|constant|poisson|gamma, ...}")
     loop: str = "open"
+    users: int | None = Field(None, description="How many send in a closed loop")
+    sessions: dict[str, Any] | None = Field(None, description="How conversations are replayed: think_s, think_limit_s, history, max_turns")
+    tenants: dict[str, dict[str, Any]] = Field(default_factory=dict, description="Clients by name: weight, share, priority, request_class")
+    cancellations: dict[str, Any] | None = Field(None, description="Planned cancellations: share, after_s")
     prompts: dict[str, Any] = Field(description="Prompt source and parameters")
     api: Literal["completions", "chat"] = "completions"
+    chat_overhead: int | None = Field(None, ge=0, description="Tokens that the server's template adds to each chat prompt; null: not known")
     output_length: OutputControl
     max_tokens: int | None = Field(None, description="Declared maximum, for capped and client_stop")
     cache: Literal["cold", "warm", "as_trace"] = "cold"
     prefix_sharing_planned: bool = False
     digest: str = Field(description="Content digest of the schedule, hex sha256")
+    bodies_digest: str | None = Field(None, description="sha256 over every request body in order; differs where a served name does")
     tokenizer_digest: str
     seed: int = Field(description="Root seed of this replicate's dimensions")
 
@@ -186,6 +192,7 @@ class RunSpec(Frozen):
     pins: Pins
     workload: WorkloadSpec
     slo: Slo
+    slo_classes: dict[str, Slo] = Field(default_factory=dict, description="SLO by request class; a class not named here is held to slo")
     window: Window
     replication: Replication
     rank: Rank | None = None

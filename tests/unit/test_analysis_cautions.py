@@ -57,6 +57,12 @@ def test_an_even_trace_with_known_prefixes_needs_none() -> None:
     assert codes() == set()
 
 
+def test_a_trace_that_falls_as_silent_later_is_bursty_and_has_no_ramp() -> None:
+    silent_twice = np.concatenate((RAMP, RAMP[-1] + 20 * S + np.arange(100) * S // 5))
+    trace = Columns(silent_twice, np.full(len(silent_twice), 9), np.full(len(silent_twice), 3))
+    assert "head_is_a_ramp" not in {c.code for c in cautions(trace, describe(trace))}
+
+
 def test_a_handful_of_rows_is_not_called_a_ramp() -> None:
     trace = Columns(np.array([0, 50 * S, 51 * S, 52 * S]), np.full(4, 9), np.full(4, 3))
     assert "head_is_a_ramp" not in {c.code for c in cautions(trace, describe(trace))}
