@@ -11,7 +11,7 @@ reads it line by line and says what is wrong where.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -99,24 +99,25 @@ class _Rows:
             numbers, columns = parse_lines(block, self.line, self.release, self.problems)
             self.line += block.removesuffix(b"\n").count(b"\n") + 1
         else:
-            numbers, columns = np.arange(self.line, self.line + len(fast[0])), fast
-            self.line += len(numbers)
-        if self.release.ascending:
+            numbers, columns = range(self.line, self.line + len(fast[0])), fast
+            self.line = numbers.stop
+        if self.release.ascending and len(numbers):
             self._check_order(numbers, columns[0])
         if len(self.problems):
             return  # no trace will come of it: what follows is read to be judged, not kept
         for column, values in zip(self.columns, columns, strict=True):
             column.extend(values)
 
-    def _check_order(self, numbers: Int64, ns: Int64) -> None:
+    def _check_order(self, numbers: Sequence[int], ns: Int64) -> None:
         """Descending times are refused, not sorted: sorting would change a file whose digest was pinned, and hides a splice."""
-        steps = np.diff(ns, prepend=self.last_ns)
+        before, self.last_ns = self.last_ns, int(ns[-1])
+        if before <= ns[0] and (ns[1:] >= ns[:-1]).all():
+            return
+        steps = np.diff(ns, prepend=before)
         for index in np.flatnonzero(steps < 0).tolist():
             what = f"TIMESTAMP goes back by {-int(steps[index])} ns against the row before: arrivals must not descend"
             remedy = "sort the data rows by TIMESTAMP (stable) and pin the sha256 of the result"
-            self.problems.add("trace.descending", what, remedy, int(numbers[index]))
-        if len(ns):
-            self.last_ns = int(ns[-1])
+            self.problems.add("trace.descending", what, remedy, numbers[index])
 
 
 def _parse_block(block: bytes, release: Release) -> list[Int64] | None:

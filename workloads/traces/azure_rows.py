@@ -76,12 +76,12 @@ AZURE_LMM_2025 = Release(
 RELEASES = (AZURE_2023, AZURE_2024, AZURE_LMM_2025)
 
 
-def parse_lines(block: bytes, first_line: int, release: Release, problems: ProblemList) -> tuple[Int64, list[Int64]]:
-    """Return (line numbers (k,), [ns since 1970 (k,), each count (k,)]) of the k good rows; what is wrong with the others is recorded."""
+def parse_lines(block: bytes, first_line: int, release: Release, problems: ProblemList) -> tuple[list[int], list[Int64]]:
+    """Return (line numbers, [ns since 1970 (k,), each count (k,)]) of the k good rows; what is wrong with the others is recorded."""
     lines = [line.removesuffix(b"\r") for line in block.removesuffix(b"\n").split(b"\n")]
     good = [(number, row) for number, line in enumerate(lines, first_line) if (row := _row(line, number, release, problems)) is not None]
     columns = np.array([row for _, row in good], dtype=np.int64).reshape(-1, 1 + len(release.counts))
-    return np.array([number for number, _ in good], dtype=np.int64), [column.copy() for column in columns.T]
+    return [number for number, _ in good], [column.copy() for column in columns.T]
 
 
 def check_head(header: bytes, row: bytes, release: Release, problems: ProblemList) -> None:
