@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from analysis.clocks import MISSING, Clocks, Int64
+from analysis.clocks import Clocks
+from analysis.planned import MISSING, Int64
 from harness.clock import NS_PER_S
 from harness.record.reader import RunRecord
 

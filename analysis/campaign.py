@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
 from analysis.cell import measure_cell
 from analysis.compare import Side, compare
 from analysis.coordinates import merge_runs, result_coordinates
-from analysis.gates import CellContext, RunContext, cell_checks, run_checks
-from analysis.model import CampaignAnalysis, CellAnalysis, RunAnalysis
+from analysis.gates import CellContext, PairContext, RunContext, cell_checks, pair_checks, run_checks
+from analysis.groups import group_cell
+from analysis.model import CampaignAnalysis, CellAnalysis, Comparison, RunAnalysis
 from analysis.ranking import decide, select_load
 from analysis.run import RunMeasures, measure_run
 from harness.errors import UsageError
@@ -30,18 +32,18 @@ def analyze(records: Sequence[RunRecord], *, incomplete: Sequence[str]) -> Campa
     for record in sorted(records, key=lambda r: (r.spec.cell, r.spec.replicate)):
         grouped[record.spec.cell].append(record)
     metric = spec.rank.metric if spec.rank else "goodput"
-    cells = tuple(analyze_cell(group, metric) for group in grouped.values())
+    analyzed = [_cell(group, metric) for group in grouped.values()]
+    cells, contexts = tuple(cell for cell, _ in analyzed), {cell.cell: context for cell, context in analyzed}
     to_rank = select_load(spec.rank, cells) if spec.rank else list(cells)
-    comparisons = tuple(
-        compare(_side(a), _side(b), same_campaign=True) for a, b in combinations(to_rank, 2) if spec.rank is not None or a.load == b.load
-    )
+    pairs = [(a, b) for a, b in combinations(to_rank, 2) if spec.rank is not None or a.load == b.load]
+    comparisons = tuple(_compare(a, b, PairContext(contexts[a.cell], contexts[b.cell])) for a, b in pairs)
     return CampaignAnalysis(
         campaign=spec.campaign,
         question=spec.question,
         digest=spec.campaign_digest,
         cells=cells,
         comparisons=comparisons,
-        verdict=decide(spec.rank, spec.slo, cells, comparisons, incomplete),
+        verdict=decide(spec.rank, spec.slo, cells, comparisons, incomplete, spec.slo_classes),
         waivers=tuple((w.gate, w.reason) for w in spec.waivers),
         incomplete=tuple(incomplete),
         provenance=_provenance(records),
@@ -50,13 +52,18 @@ def analyze(records: Sequence[RunRecord], *, incomplete: Sequence[str]) -> Campa
 
 def analyze_cell(records: Sequence[RunRecord], metric: str) -> CellAnalysis:
     """Analyze the replicates of one cell; ``metric`` frames the result coordinates."""
+    return _cell(records, metric)[0]
+
+
+def _cell(records: Sequence[RunRecord], metric: str) -> tuple[CellAnalysis, CellContext]:
     measured = [(record, measure_run(record)) for record in records]
     contexts = [RunContext(r, m.clocks, m.outcome, m.outcomes, m.figures) for r, m in measured]
     runs = tuple(_run(c, m) for c, (_, m) in zip(contexts, measured, strict=True))
     figures, outcomes, design_effect = measure_cell(measured)
     spec = records[0].spec
     coordinates = merge_runs([(r.spec.replicate, r.coordinates) for r in records])
-    return CellAnalysis(
+    context = CellContext(contexts, spec)
+    analysis = CellAnalysis(
         cell=spec.cell,
         arm=spec.arm.name,
         load=f"{spec.load.kind}={spec.load.value:g}",
@@ -65,17 +72,26 @@ def analyze_cell(records: Sequence[RunRecord], metric: str) -> CellAnalysis:
         runs=runs,
         outcomes=outcomes,
         figures=figures,
-        checks=cell_checks(CellContext(contexts, spec)),
-        coordinates={**coordinates, **result_coordinates(spec.rank, metric, spec.slo, spec.load)},
+        checks=cell_checks(context),
+        coordinates={**coordinates, **result_coordinates(spec.rank, metric, spec.slo, spec.load, spec.slo_classes)},
         declared=spec.arm.declared,
         design_effect=design_effect,
+        loop=spec.workload.loop,
+        groups=(*group_cell(measured, "client"), *group_cell(measured, "request_class")),
     )
+    return analysis, context
 
 
 def side_of(cell: CellAnalysis, spec: RunSpec, metric: str | None, name: str) -> Side:
     """Frame a cell as one side of a comparison by ``metric`` (None: the declared one)."""
-    own = result_coordinates(spec.rank, metric, spec.slo, spec.load) if metric else {}
+    own = result_coordinates(spec.rank, metric, spec.slo, spec.load, spec.slo_classes) if metric else {}
     return Side(name, {**cell.coordinates, **own}, frozenset(cell.declared))
+
+
+def _compare(a: CellAnalysis, b: CellAnalysis, context: PairContext) -> Comparison:
+    """Hold two cells of a campaign side by side: their coordinates, and what must hold between them beside those."""
+    found, checks = compare(_side(a), _side(b), same_campaign=True), pair_checks(context)
+    return replace(found, checks=checks, comparable=found.comparable and all(check.lets_through for check in checks))
 
 
 def _side(cell: CellAnalysis) -> Side:
@@ -95,6 +111,7 @@ def _run(context: RunContext, measures: RunMeasures) -> RunAnalysis:
         figures=measures.figures,
         checks=run_checks(context),
         series=measures.series,
+        sent=measures.sent,
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from analysis.intervals import LOGIT_ABOVE, design_effect, logit_interval, replicate_interval
 from analysis.latency import TAILS, Tail, samples
 from analysis.model import Figure, Interval, Outcome, Outcomes
+from analysis.outcomes import sum_outcomes
 from analysis.rates import Status
 from analysis.run import RunMeasures
 from analysis.tails import Sample, minimum_requests, percentile_figure
@@ -75,7 +76,7 @@ def measure_cell(runs: Replicates) -> CellMeasures:
         else:
             figures[metric] = _mean(parts, plan, runs)
     counted = [measures.outcomes for _, measures in runs]
-    return CellMeasures(figures, _sum(counted), _effect(counted))
+    return CellMeasures(figures, sum_outcomes(counted), _effect(counted))
 
 
 def _replicates(runs: Replicates) -> tuple[int, ...]:
@@ -171,10 +172,6 @@ def _shared(texts: Sequence[str]) -> str:
 
 def _values(parts: Sequence[Figure]) -> list[float]:
     return [p.value for p in parts if p.value is not None]
-
-
-def _sum(counted: Sequence[Outcomes]) -> Outcomes:
-    return Outcomes(sum(o.offered for o in counted), {k: sum(o.counts[k] for o in counted) for k in Outcome})
 
 
 def _effect(counted: Sequence[Outcomes]) -> float | None:

@@ -6,20 +6,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analysis.planned import MISSING, Bools, Int64, Strings, in_window, integers, texts
 from harness.errors import Problem, UsageError
 from harness.record.reader import RunRecord
 from harness.record.schema import EndKind, EventKind
-
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Strings = npt.NDArray[np.object_]
-
-MISSING = -1
-"""Stands for "did not happen" in int64 stamp columns; every consumer masks it before arithmetic."""
 
 EVENT_COLUMNS = ("event_ns", "event_tokens", "event_kind")
 
@@ -27,6 +20,9 @@ EVENT_COLUMNS = ("event_ns", "event_tokens", "event_kind")
 @dataclass(frozen=True, slots=True, eq=False)
 class Clocks:
     """Columns of shape (n,) in ascending (arrival_ns, request_id) order; stamps in ns since the epoch, MISSING (-1) when absent.
+
+    One row a request that arrived. A turn that never came due has no arrival and no row here; ``outcomes.not_due`` counts those. Of a turn
+    that waited for others the arrival is the recorded one, for the schedule's is only what it would have been had answers taken no time.
 
     ``first_ns``: first event that carried a token (t1); ``last_ns``: last such event (tn); ``tokens``: output tokens the client counted
     (by ids or continuous usage, else the server's usage when the response was complete, else MISSING).
@@ -84,20 +80,19 @@ def derive_clocks(record: RunRecord) -> Clocks:
     event_gap, event_row = _gaps(events.ns, events.row)
     defined = bool((events.carried > 0).all())
     gap, gap_row = _token_gaps(events, event_gap, event_row) if defined else (event_gap[:0], event_row[:0])
-    arrival, end_kind = _int(table, "arrival_ns"), _strings(table, "end_kind")
-    window = record.spec.window
+    arrival, end_kind = integers(table, "arrival_ns"), texts(table, "end_kind")
     return Clocks(
-        request_id=_int(table, "request_id"),
+        request_id=integers(table, "request_id"),
         arrival_ns=arrival,
-        send_ns=_int(table, "send_ns"),
+        send_ns=integers(table, "send_ns"),
         first_ns=first,
         last_ns=last,
-        end_ns=_int(table, "end_ns"),
+        end_ns=integers(table, "end_ns"),
         tokens=_tokens(table, end_kind),
         end_kind=end_kind,
-        http_status=_int(table, "http_status"),
-        error_status=_int(table, "error_status"),
-        in_cohort=(arrival >= window.start_ns) & (arrival < window.stop_ns),
+        http_status=integers(table, "http_status"),
+        error_status=integers(table, "error_status"),
+        in_cohort=in_window(arrival, record.spec.window),
         gap_ns=gap,
         gap_request=gap_row,
         event_gap_ns=event_gap,
@@ -116,23 +111,17 @@ def distinct_rows(row: Int64) -> int:
 
 
 def _ordered(table: pa.Table) -> pa.Table:
-    # The writer merges by (arrival, id); taking rows of list columns copies every event, so it is done only when needed.
-    arrival, ident = _int(table, "arrival_ns"), _int(table, "request_id")
+    # The writer merges by (arrival, id) with the rows without an arrival last; taking rows of list columns copies every event, so it is
+    # done only when needed.
+    arrival, ident = integers(table, "arrival_ns"), integers(table, "request_id")
     order = np.lexsort((ident, arrival))
-    return table if np.array_equal(order, np.arange(len(order))) else table.take(pa.array(order))
-
-
-def _int(table: pa.Table, name: str) -> Int64:
-    column = pc.fill_null(table.column(name).cast(pa.int64()), MISSING)
-    return np.asarray(column.to_numpy(), dtype=np.int64)
-
-
-def _strings(table: pa.Table, name: str) -> Strings:
-    return np.asarray(table.column(name).to_pylist(), dtype=object)
+    order = order[arrival[order] != MISSING]
+    n = len(order)
+    return table.slice(0, n) if np.array_equal(order, np.arange(n)) else table.take(pa.array(order))
 
 
 def _tokens(table: pa.Table, end_kind: Strings) -> Int64:
-    counted, usage = _int(table, "client_tokens"), _int(table, "usage_completion_tokens")
+    counted, usage = integers(table, "client_tokens"), integers(table, "usage_completion_tokens")
     served = np.where(end_kind == EndKind.COMPLETE.value, usage, MISSING)
     return np.where(counted != MISSING, counted, served)
 

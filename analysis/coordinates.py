@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from analysis.slos import describe_slo
 from harness.record.canonical import canonical_json
 from harness.record.coordinates import CONSEQUENCES, RUN_COORDINATES, Coordinate, Known, NotApplicable, RunCoordinates, Unknown
 from harness.record.spec import LoadPoint, Rank, Slo
@@ -69,20 +70,10 @@ def _value(coordinate: Coordinate) -> Any:
     return coordinate.value if isinstance(coordinate, Known) else None
 
 
-def describe_slo(slo: Slo) -> str:
-    """Write the SLO predicate as one line, limits in ms; equal text means equal predicate."""
-    parts = []
-    if slo.ttft_ns is not None:
-        parts.append(f"TTFT <= {slo.ttft_ns / 1e6:g} ms")
-    if slo.tbt_ns is not None:
-        parts.append(f"TBT ({slo.tbt_rule}) <= {slo.tbt_ns / 1e6:g} ms")
-    if slo.e2e_ns is not None:
-        parts.append(f"E2E <= {slo.e2e_ns / 1e6:g} ms")
-    return " and ".join(parts) or "completion only"
-
-
-def result_coordinates(rank: Rank | None, metric: str, slo: Slo, load: LoadPoint) -> dict[str, Coordinate]:
-    """Coordinates that analysis adds to a result of one cell."""
+def result_coordinates(
+    rank: Rank | None, metric: str, slo: Slo, load: LoadPoint, classes: Mapping[str, Slo] | None = None
+) -> dict[str, Coordinate]:
+    """Coordinates that analysis adds to a result of one cell; ``classes``: SLOs of request classes with one of their own."""
     unit, denominator = UNITS.get(metric, ("s", ""))
     percentile = metric not in UNITS
     declared = rank is not None and rank.metric == metric
@@ -95,7 +86,7 @@ def result_coordinates(rank: Rank | None, metric: str, slo: Slo, load: LoadPoint
         else NotApplicable(reason="a latency has no denominator"),
         # The rule is sealed in the spec and also decides the reported tails, so it is a coordinate of every result.
         "result.percentile_rule": Known(value=rule, source="declared" if percentile else "derived"),
-        "result.slo": Known(value=describe_slo(slo), source="declared"),
+        "result.slo": Known(value=describe_slo(slo, classes), source="declared"),
         "result.load": Known(value=f"{load.kind}={load.value:g}", source="declared"),
         "result.baseline": Known(value="absolute", source="derived"),
         "result.declaration": Known(value="declared" if declared else "post_hoc", source="derived"),

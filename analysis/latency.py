@@ -8,9 +8,10 @@ from fractions import Fraction
 import numpy as np
 
 from analysis.backlog import Overload
-from analysis.clocks import MISSING, Bools, Clocks, Int64, distinct_rows
+from analysis.clocks import Clocks, distinct_rows
 from analysis.model import Figure, Outcomes
 from analysis.outcomes import OutcomeArray
+from analysis.planned import MISSING, Bools, Int64
 from analysis.rates import Status, completed
 from analysis.tails import LEVELS, Floats, Sample, percentile_figure
 from harness.clock import NS_PER_S

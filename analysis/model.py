@@ -93,10 +93,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Counts over the offered cohort; ``offered`` is counted apart and must equal the sum."""
+    """Counts over the offered cohort; ``offered`` is counted apart and must equal the sum.
+
+    ``not_due``: requests of the whole run that never arrived, by how they ended; they are in no cohort.
+    """
 
     offered: int
     counts: Mapping[Outcome, int]
+    not_due: Mapping[str, int] = field(default_factory=dict)
 
     def closes(self) -> bool:
         """N_off equals the sum of the classes."""
@@ -114,6 +118,96 @@ class Outcomes:
 
 
 @dataclass(frozen=True, slots=True)
+class Tally:
+    """A count that may be unknown: then ``value`` is None and ``reason`` says why. ``n``: how many requests it covers.
+
+    With a value, ``reason`` says what the count lacks, if anything.
+    """
+
+    value: int | None
+    n: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens planned, sent and counted over the whole run, by three witnesses: the plan, the client, the server's usage.
+
+    ``planned`` covers every scheduled request, ``sent`` those handed to the socket, ``counted`` those whose usage the server stated.
+    ``output_planned`` is what the trace or the control promised, ``output_received`` what the client counted in the stream.
+    """
+
+    input_planned: Tally
+    input_sent: Tally
+    input_counted: Tally
+    output_planned: Tally
+    output_received: Tally
+    output_counted: Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Input tokens that could have come from a prefix cache, and those that did.
+
+    ``possible`` by block size (text): the best a cache of that block size and without limit could do over the requests sent. ``realised``:
+    what the server says; ``source`` names its words for it.
+    """
+
+    possible: Mapping[str, Tally]
+    realised: Tally
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Instants of one kind over the run: how many, per second of it, and how bursty (1 for Poisson). None: too few to say.
+
+    ``cv_gaps``: coefficient of variation of gaps; ``dispersion``: Var N(w)/E N(w) by width.
+    """
+
+    count: int
+    rate: float
+    cv_gaps: float | None
+    dispersion: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Proof of what reached the server. ``streams``: planned, due and sent instants; ``server``: growth of its own token counters."""
+
+    scheduled: int
+    waiting: int
+    """of the scheduled: how many wait for others"""
+    due: int
+    sent: int
+    not_due: Mapping[str, int]
+    streams: Mapping[str, Stream]
+    tokens: Tokens
+    server: Mapping[str, Tally]
+    reuse: Reuse
+    transforms: tuple[Mapping[str, Any], ...] = ()
+    """the transform chain as logged when the schedule was built"""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One client, or one request class, over the replicates of a cell. ``name`` None: requests that bear none.
+
+    ``members``: how many names are folded into this one; more than 1 only for the smallest ones of a long list. ``slo``: what it was held
+    to, in words. Figures describe; they carry no interval over replicates and are never ranked.
+    """
+
+    by: Literal["client", "request_class"]
+    name: str | None
+    members: int
+    slo: str
+    outcomes: Outcomes
+    figures: Mapping[str, Figure]
+    tokens: Tokens
+    reuse: Reuse
+
+
+@dataclass(frozen=True, slots=True)
 class RunAnalysis:
     """Everything said about one replicate. ``series`` holds downsampled arrays for plots (name -> (x, y))."""
 
@@ -127,6 +221,7 @@ class RunAnalysis:
     figures: Mapping[str, Figure]
     checks: tuple[CheckResult, ...]
     series: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = field(default_factory=dict)
+    sent: Sent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +241,8 @@ class CellAnalysis:
     """run coordinates merged over replicates plus result coordinates; values are record Coordinates"""
     declared: tuple[str, ...]
     design_effect: float | None
+    loop: str = "open"
+    groups: tuple[Group, ...] = ()
 
 
 Answer = Literal["equal", "differs_by_declaration", "differs_by_consequence", "different", "unknown"]
@@ -172,6 +269,8 @@ class Comparison:
     differences: tuple[Difference, ...]
     equal: int
     """how many coordinates are equal"""
+    checks: tuple[CheckResult, ...] = ()
+    """gates of scope pair: what must hold between the two beside their coordinates"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from analysis.clocks import MISSING, Bools, Clocks, Int64
+from analysis.clocks import Clocks
 from analysis.model import Outcome, Outcomes
+from analysis.planned import MISSING, SERVED, Bools, Int64, integers, offered_rows, planned, texts
+from analysis.slos import judged_by
 from harness.record.reader import RunRecord
 from harness.record.schema import EndKind
-from harness.record.spec import Slo, Window
+from harness.record.spec import Slo
 
 OutcomeArray = npt.NDArray[np.object_]
-
-SERVED = (EndKind.COMPLETE.value, EndKind.CLIENT_STOP.value)
-"""Exchanges that ended as planned; everything else produced no complete answer."""
 
 OVERLOAD_STATUS = (429, 503)
 """Too Many Requests and Service Unavailable: the server declined, as opposed to breaking (RFC 6585 section 4, RFC 9110 section 15.6.4)."""
@@ -34,7 +33,7 @@ def classify(record: RunRecord, clocks: Clocks) -> OutcomeArray:
     """
     served = np.isin(clocks.end_kind, SERVED)
     complete = served & length_is_right(record, clocks)
-    good = complete & meets_slo(record.spec.slo, clocks)
+    good = complete & meets_own_slo(record, clocks)
     result = np.full(len(clocks), Outcome.FAILED, dtype=object)
     for mask, outcome in (
         (complete, Outcome.MISS),
@@ -48,25 +47,30 @@ def classify(record: RunRecord, clocks: Clocks) -> OutcomeArray:
 
 
 def count_outcomes(record: RunRecord, clocks: Clocks, outcomes: OutcomeArray) -> Outcomes:
-    """Count classes over the offered cohort (arrival in [w, w+W)).
+    """Count classes over the offered cohort (arrival in [w, w+W)), and beside it the turns that never came due.
 
-    ``offered`` comes from the schedule, not from the rows that came back, so that a lost or doubled row breaks the partition visibly.
+    ``offered`` comes from the schedule, not from the rows that came back, so that a lost or doubled row breaks the partition visibly
+    (``planned.offered_rows`` says what that means for requests whose arrival only the run decides).
     """
     cohort = outcomes[clocks.in_cohort]
     counts = {outcome: int(np.count_nonzero(cohort == outcome)) for outcome in Outcome}
-    return Outcomes(offered=offered_count(record), counts=counts)
+    return Outcomes(int(offered_rows(record).sum()), counts, not_due(record))
 
 
-def offered_count(record: RunRecord) -> int:
-    """Count scheduled requests whose intended arrival lies in the measured window (N_off)."""
-    arrival = np.asarray(record.schedule.column("arrival_ns").to_numpy(), dtype=np.int64)
-    return int(np.count_nonzero(in_window(arrival, record.spec.window)))
+def sum_outcomes(counted: Sequence[Outcomes]) -> Outcomes:
+    """Add up counts of several runs, or of the same class or client in them."""
+    never = sum((Counter(o.not_due) for o in counted), Counter[str]())
+    counts = {outcome: sum(o.counts[outcome] for o in counted) for outcome in Outcome}
+    return Outcomes(sum(o.offered for o in counted), counts, dict(sorted(never.items())))
 
 
-def in_window(ns: Int64, window: Window) -> Bools:
-    """Say which stamps lie in the half-open measured window [w, w+W)."""
-    inside: Bools = (ns >= window.start_ns) & (ns < window.stop_ns)
-    return inside
+def not_due(record: RunRecord) -> dict[str, int]:
+    """Count requests without an arrival by how they ended (an EndKind), over the whole run: no arrival lies in no window.
+
+    ``never_due``: a request they wait for did not end as planned; ``never_sent``: the run ended before they came due.
+    """
+    kinds = texts(record.requests, "end_kind")[integers(record.requests, "arrival_ns") == MISSING]
+    return {kind: int(np.count_nonzero(kinds == kind)) for kind in sorted(set(kinds.tolist()))}
 
 
 def is_rejected(clocks: Clocks) -> Bools:
@@ -97,17 +101,16 @@ def length_is_right(record: RunRecord, clocks: Clocks) -> Bools:
 
 def expected_tokens(record: RunRecord, clocks: Clocks) -> Int64:
     """Return the planned length per row (n,): ``stop_after`` where there is one, else the realized length; MISSING when not in truth."""
-    stop = record.truth.column("stop_after")
-    length = pc.coalesce(stop, record.truth.column("output_tokens")).cast(pa.int64())
-    ident = np.asarray(record.truth.column("request_id").to_numpy(), dtype=np.int64)
-    order = np.argsort(ident, kind="stable")
-    ident, values = ident[order], np.asarray(length.to_numpy(), dtype=np.int64)[order]
-    result = np.full(len(clocks), MISSING, dtype=np.int64)
-    if len(ident):
-        at = np.minimum(np.searchsorted(ident, clocks.request_id), len(ident) - 1)
-        found = ident[at] == clocks.request_id
-        result[found] = values[at[found]]
-    return result
+    stop = planned(record.truth, "stop_after", clocks.request_id)
+    return np.where(stop != MISSING, stop, planned(record.truth, "output_tokens", clocks.request_id))
+
+
+def meets_own_slo(record: RunRecord, clocks: Clocks) -> Bools:
+    """Judge every request by the SLO of its class (n,)."""
+    good = np.zeros(len(clocks), dtype=bool)
+    for slo, mask in judged_by(record, clocks.request_id):
+        good |= mask & meets_slo(slo, clocks)
+    return good
 
 
 def meets_slo(slo: Slo, clocks: Clocks) -> Bools:
@@ -127,18 +130,16 @@ def meets_slo(slo: Slo, clocks: Clocks) -> Bools:
     return good
 
 
-def tbt_is_judged(slo: Slo, clocks: Clocks) -> bool:
-    """Say whether the TBT rule can be decided for every served request of the cohort.
+def unjudged(slo: Slo, clocks: Clocks) -> Bools:
+    """Say for which served requests of the cohort the TBT rule cannot be decided (n,).
 
     ``every`` always can: the longest token gap is the longest event gap, however many tokens an event carried. ``mean`` needs the number
     of tokens; ``p99`` needs tokens per event, because the zero gaps inside events count too.
     """
     if slo.tbt_ns is None or slo.tbt_rule == "every":
-        return True
-    if slo.tbt_rule == "p99":
-        return clocks.gaps_defined
-    served = clocks.in_cohort & np.isin(clocks.end_kind, SERVED) & (clocks.first_ns != MISSING)
-    return bool((clocks.tokens[served] != MISSING).all())
+        return np.zeros(len(clocks), dtype=bool)
+    served: Bools = clocks.in_cohort & np.isin(clocks.end_kind, SERVED) & (clocks.first_ns != MISSING)
+    return served & (not clocks.gaps_defined) if slo.tbt_rule == "p99" else served & (clocks.tokens == MISSING)
 
 
 def _meets_tbt(limit: int, rule: str, clocks: Clocks) -> Bools:

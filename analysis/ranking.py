@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from analysis.coordinates import describe_slo
 from analysis.effects import HIGHER_IS_BETTER, paired_effect
 from analysis.gates import standing_against
+from analysis.loops import loop_words
 from analysis.model import (
     CellAnalysis,
     Claim,
@@ -20,6 +20,7 @@ from analysis.model import (
     RunAnalysis,
     Standing,
 )
+from analysis.slos import describe_slo
 from harness.record.spec import Rank, Slo
 
 
@@ -30,11 +31,17 @@ def claims_of(metric: str) -> frozenset[Claim]:
 
 
 def decide(
-    rank: Rank | None, slo: Slo, cells: Sequence[CellAnalysis], comparisons: Sequence[Comparison], incomplete: Sequence[str]
+    rank: Rank | None,
+    slo: Slo,
+    cells: Sequence[CellAnalysis],
+    comparisons: Sequence[Comparison],
+    incomplete: Sequence[str],
+    classes: Mapping[str, Slo] | None = None,
 ) -> Ranking | Refusal:
     """Emit a ranking of the cells at the declared load, or refuse with every reason.
 
-    ``cells``: all cells of the campaign. ``comparisons``: every pair of the cells to be ranked. An arm that its gates or its figure
+    ``cells``: all cells of the campaign. ``comparisons``: every pair of the cells to be ranked. ``classes``: SLOs of request classes with
+    one of their own. An arm that its gates or its figure
     exclude is listed unranked and stays in the family the intervals are simultaneous over; fewer than two arms left is a refusal.
     """
     if rank is None:
@@ -45,7 +52,7 @@ def decide(
         )
         return Refusal("No ranking", (reason,))
     at_load = select_load(rank, cells)
-    title = _title(rank, slo, at_load)
+    title = _title(rank, describe_slo(slo, classes), at_load)
     reasons = [*_load_reasons(rank, cells, at_load), *_incomplete_reasons(incomplete), *_comparison_reasons(comparisons)]
     unranked = {c.arm: _arm_reasons(c, rank) for c in at_load}
     ranked = [c for c in at_load if not unranked[c.arm]]
@@ -65,9 +72,10 @@ def select_load(rank: Rank, cells: Sequence[CellAnalysis]) -> list[CellAnalysis]
     return [c for c in cells if c.load.split("=")[-1] == f"{rank.at:g}"]
 
 
-def _title(rank: Rank, slo: Slo, cells: Sequence[CellAnalysis]) -> str:
+def _title(rank: Rank, predicate: str, cells: Sequence[CellAnalysis]) -> str:
     load = ", ".join(sorted({c.load for c in cells})) or "no load"
-    return f"{rank.metric} under {describe_slo(slo)} at {load}"
+    loops = sorted({f" ({words})" for words in (loop_words(c.loop) for c in cells) if words})
+    return f"{rank.metric} under {predicate} at {load}{''.join(loops)}"
 
 
 def _too_few(n: int) -> Reason:
@@ -106,6 +114,7 @@ def _comparison_reasons(comparisons: Sequence[Comparison]) -> list[Reason]:
             if d.answer in ("different", "unknown"):
                 code = "coordinate_different" if d.answer == "different" else "coordinate_unknown"
                 found.append(Reason(code, f"{d.coordinate} of {pair.a} against {pair.b}: {d.a!r} against {d.b!r}", d.remedy))
+        found += [Reason(c.code, f"{c.verdict}: {c.reason} ({c.scope})", c.remedy) for c in pair.checks if not c.lets_through]
     return found
 
 

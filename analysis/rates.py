@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from analysis.clocks import MISSING, Bools, Clocks, Int64, distinct_rows
+from analysis.clocks import Clocks, distinct_rows
 from analysis.model import Figure, Outcome, Outcomes
-from analysis.outcomes import OutcomeArray, expected_tokens, in_window, late_gaps, tbt_is_judged
+from analysis.outcomes import OutcomeArray, expected_tokens, late_gaps, unjudged
+from analysis.planned import MISSING, Bools, Int64, in_window
+from analysis.slos import judged_by
 from harness.clock import NS_PER_S
 from harness.record.reader import RunRecord
 from harness.record.spec import Slo
@@ -36,11 +39,19 @@ def could_still_be_valid(record: RunRecord, clocks: Clocks, outcome: OutcomeArra
     For these the drain was too short: nobody knows what they would have become. A request that can no longer meet its limits is a miss in
     the making and harms nothing.
     """
-    slo = record.spec.slo
+    undecided = np.zeros(len(clocks), dtype=bool)
+    for slo, mask in judged_by(record, clocks.request_id):
+        undecided |= mask & _still_within(record, slo, clocks)
+    open_: Bools = clocks.in_cohort & (outcome == Outcome.OPEN)
+    return open_ & undecided
+
+
+def _still_within(record: RunRecord, slo: Slo, clocks: Clocks) -> Bools:
+    """Say which requests had broken no limit of ``slo`` when they were closed (n,)."""
     closed = np.where(clocks.end_ns == MISSING, record.spec.window.end_ns, clocks.end_ns)
     age = closed - clocks.arrival_ns
     begun = clocks.first_ns != MISSING
-    alive: Bools = clocks.in_cohort & (outcome == Outcome.OPEN)
+    alive: Bools = np.ones(len(clocks), dtype=bool)
     if slo.ttft_ns is not None:
         alive &= np.where(begun, clocks.first_ns - clocks.arrival_ns <= slo.ttft_ns, age < slo.ttft_ns)
     if slo.e2e_ns is not None:
@@ -75,9 +86,9 @@ def _throughput(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, outcom
     uncounted = "events carried an unknown number of tokens" if (clocks.token_event_count[stamped] < 0).any() else ""
     carriers = distinct_rows(clocks.token_event_request[stamped])
     return [
-        _rate("offered_rate", "req/s", outcomes.offered / seconds, outcomes.offered, COHORT, per_window),
-        _rate("request_throughput", "req/s", n_ended / seconds, n_ended, f"completions among {STAMPED}", per_window),
-        _rate("token_throughput", "tok/s", n_tokens / seconds, carriers, f"tokens of {STAMPED}", per_window, unknown=uncounted),
+        rate("offered_rate", "req/s", outcomes.offered / seconds, outcomes.offered, COHORT, per_window),
+        rate("request_throughput", "req/s", n_ended / seconds, n_ended, f"completions among {STAMPED}", per_window),
+        rate("token_throughput", "tok/s", n_tokens / seconds, carriers, f"tokens of {STAMPED}", per_window, unknown=uncounted),
     ]
 
 
@@ -94,10 +105,10 @@ def _service(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, outcomes:
     nothing = none or ("" if done else "no request of the cohort completed")
     by_offered, by_done = f"offered requests, N_off = {offered}", f"completed requests = {done}"
     return [
-        _rate("goodput", "req/s", valid / seconds, offered, COHORT, per_window, unknown=unknown, undefined=none),
-        _rate("token_goodput", "tok/s", int(tokens.sum()) / seconds, offered, COHORT, per_window, unknown=uncounted, undefined=none),
-        _rate("attainment", "ratio", share, offered, COHORT, by_offered, unknown=unknown, undefined=none),
-        _rate(
+        rate("goodput", "req/s", valid / seconds, offered, COHORT, per_window, unknown=unknown, undefined=none),
+        rate("token_goodput", "tok/s", int(tokens.sum()) / seconds, offered, COHORT, per_window, unknown=uncounted, undefined=none),
+        rate("attainment", "ratio", share, offered, COHORT, by_offered, unknown=unknown, undefined=none),
+        rate(
             "attainment_completed",
             "ratio",
             served,
@@ -113,19 +124,26 @@ def _service(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, outcomes:
 
 def _doubts(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, outcomes: Outcomes) -> list[str]:
     """Why goodput cannot be known from this record; empty when it can."""
+    undecided = int(could_still_be_valid(record, clocks, outcome).sum())
+    uncounted = sorted({s.tbt_rule for s, mask in judged_by(record, clocks.request_id) if (mask & unjudged(s, clocks)).any()})
+    return doubts(outcomes, undecided, uncounted)
+
+
+def doubts(outcomes: Outcomes, undecided: int, uncounted: Sequence[str]) -> list[str]:
+    """Put into words why a share of valid requests cannot be known.
+
+    ``undecided``: open requests that could still have become valid; ``uncounted``: TBT rules that lacked token counts.
+    """
     found = []
     if not outcomes.closes():
         recorded = sum(outcomes.counts.values())
         found.append(f"offered={outcomes.offered} but {recorded} outcomes recorded: the partition does not close")
-    undecided = int(could_still_be_valid(record, clocks, outcome).sum())
     if undecided:
         found.append(f"{undecided} open requests could still have become valid when the drain ended: lengthen window.drain")
-    if not tbt_is_judged(record.spec.slo, clocks):
-        found.append(f"slo.tbt.rule={record.spec.slo.tbt_rule} needs token counts that the stream did not give")
-    return found
+    return found + [f"slo.tbt.rule={rule} needs token counts that the stream did not give" for rule in uncounted]
 
 
-def _rate(
+def rate(
     metric: str,
     unit: str,
     value: float,
@@ -137,6 +155,7 @@ def _rate(
     undefined: str = "",
     diagnostic: bool = False,
 ) -> Figure:
+    """Build a rate; ``undefined`` and ``unknown`` say why it has no value, the former first."""
     status: Status = "undefined" if undefined else "unknown" if unknown else "ok"
     return Figure(
         metric=metric,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.backlog import Overload, overload
 from analysis.clocks import Clocks, derive_clocks
 from analysis.latency import latency_figures, samples
-from analysis.model import Figure, Outcomes
+from analysis.loops import loop_words
+from analysis.model import Figure, Outcomes, Sent
 from analysis.outcomes import OutcomeArray, classify, count_outcomes
+from analysis.proof import prove
 from analysis.rates import rate_figures
 from analysis.series import Series, plot_series
 from analysis.stream import stream_figures
@@ -22,7 +24,7 @@ class RunMeasures:
 
     ``figures`` by metric: the names of ``harness.record.spec.Metric`` and beside them offered_rate, token_goodput, attainment_completed,
     ttft_*_offered and e2e_*_offered, ttft_send_*, event_gap_*, slip_*, shared_stamp_share, tokens_per_event_mean, events_per_read_mean.
-    Units: s, req/s, tok/s, ratio.
+    Units: s, req/s, tok/s, ratio. In a loop that is not open every population says so. ``sent``: proof of what reached the server.
     """
 
     clocks: Clocks
@@ -31,6 +33,7 @@ class RunMeasures:
     figures: Mapping[str, Figure]
     series: Mapping[str, Series]
     load: Overload
+    sent: Sent
 
 
 def measure_run(record: RunRecord) -> RunMeasures:
@@ -41,4 +44,7 @@ def measure_run(record: RunRecord) -> RunMeasures:
     load = overload(record, clocks)
     taken = samples(clocks, outcome, outcomes)
     figures = rate_figures(record, clocks, outcome, outcomes) | latency_figures(record, clocks, taken, load) | stream_figures(clocks)
-    return RunMeasures(clocks, outcome, outcomes, figures, plot_series(record, clocks, taken), load)
+    words = loop_words(record.spec.workload.loop)
+    if words:
+        figures = {name: replace(f, population=f"{f.population}; {words}") for name, f in figures.items()}
+    return RunMeasures(clocks, outcome, outcomes, figures, plot_series(record, clocks, taken), load, prove(record, clocks))

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from analysis.backlog import departures, unfinished
-from analysis.clocks import MISSING, Clocks, Int64
+from analysis.clocks import Clocks
+from analysis.planned import MISSING, Int64
 from analysis.tails import Floats, Sample
 from harness.clock import NS_PER_S
 from harness.record.reader import RunRecord

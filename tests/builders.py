@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,17 +121,17 @@ def make_record(
     server_metrics: Sequence[dict[str, Any]] | None = None,
     host: Sequence[dict[str, Any]] | None = None,
     seal: SealState | None = None,
+    plan: Mapping[int, Mapping[str, Any]] | None = None,
     **tables: Any,
 ) -> RunRecord:
-    """Return a healthy record: 140 constant arrivals, 10 a second, all valid; every argument replaces one part."""
+    """Return a healthy record: 140 constant arrivals, 10 a second, all valid; every argument replaces one part.
+
+    ``plan``: columns of the schedule by request id, beside what the rows imply (``arrival_ns`` of a turn that never came due, ``after``).
+    """
     spec = spec or make_spec()
     rows = list(requests) if requests is not None else [make_request(i, i * 100 * MS) for i in range(140)]
-    offered = [(r["request_id"], r["arrival_ns"], r) for r in rows]
-    schedule = [
-        {"request_id": i, "arrival_ns": a, "input_tokens": 16, "max_tokens": 5, "client": None, "request_class": None, "source_row": i}
-        for i, a, _ in offered
-    ]
-    truth = [{"request_id": i, "output_tokens": 5, "stop_after": None} for i, _, _ in offered]
+    schedule = [_planned(r) | dict((plan or {}).get(r["request_id"], {})) for r in rows]
+    truth = [{"request_id": r["request_id"], "output_tokens": 5, "stop_after": None} for r in rows]
     return RunRecord(
         path=Path("results/demo/a@x1/0/1"),
         spec=spec,
@@ -145,6 +145,20 @@ def make_record(
         observations=(),
         seal=seal or SealState(intact=True, root="9" * 64),
     )
+
+
+def _planned(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The schedule's row for a request; 0 stands for the planned arrival of one that never came due."""
+    ident, arrival = row["request_id"], row["arrival_ns"]
+    return {"request_id": ident, "arrival_ns": 0 if arrival is None else arrival, "input_tokens": 16, "max_tokens": 5, "source_row": ident}
+
+
+def make_never_due(request_id: int, end_kind: str = "never_due") -> dict[str, Any]:
+    """Return the row of a turn that never arrived."""
+    nothing = dict.fromkeys(("arrival_ns", "send_ns", "headers_ns", "end_ns", "http_status", "finish_reason", "client_tokens"))
+    usage = dict.fromkeys(("usage_prompt_tokens", "usage_completion_tokens", "usage_cached_tokens", "reused_connection"))
+    events: dict[str, Any] = {"event_ns": [], "event_tokens": [], "event_bytes": [], "event_kind": []}
+    return make_request(request_id, 0) | nothing | usage | events | {"end_kind": end_kind}
 
 
 def make_coordinates(**changes: Coordinate) -> dict[str, Coordinate]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 # isort: off
-from analysis.gates import integrity, tokens, counters, client, steady, window, environment  # noqa: F401 - importing registers, in this order
+from analysis.gates import integrity, tokens, counters, prefix, client, steady, window, environment  # noqa: F401 - importing registers, in this order
 
 # isort: on
 from analysis.gates.registry import (
     GATES,
     UNWAIVABLE,
-    AbsentError,
     CellContext,
     Finding,
     Gate,
+    PairContext,
     RunContext,
     cell_checks,
+    pair_checks,
     run_checks,
     standing_against,
 )
-from analysis.gates.tokens import output_length_agree
+from analysis.samples import AbsentError
 
 __all__ = [
     "GATES",
@@ -27,9 +28,10 @@ __all__ = [
     "CellContext",
     "Finding",
     "Gate",
+    "PairContext",
     "RunContext",
     "cell_checks",
-    "output_length_agree",
+    "pair_checks",
     "run_checks",
     "standing_against",
 ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.gates.registry import AbsentError, Finding, RunContext, attempt, combine, gate, judge, number
-from analysis.gates.tables import SECOND, inside, nearest_rank, need, shares, windowed
+from analysis.gates.registry import Finding, RunContext, attempt, combine, gate, judge, number
+from analysis.gates.tables import SECOND, inside, nearest_rank, shares, windowed
 from analysis.model import Claim
+from analysis.samples import AbsentError, need
+from analysis.slos import tightest
 from harness.record.coordinates import Known
 from harness.record.schema import EventKind
 
@@ -45,12 +47,12 @@ DELAY_SHARE = 0.05
 )
 def client_slip(context: RunContext) -> Finding:
     """Requests of the cohort were sent when they were due."""
-    clocks, slo = context.clocks, context.record.spec.slo
+    clocks = context.clocks
     sent = clocks.in_cohort & (clocks.send_ns >= 0)
     slip = (clocks.send_ns - clocks.arrival_ns)[sent]
-    limits = [x for x in (slo.ttft_ns, slo.e2e_ns) if x is not None]
-    p99_limit = max(FLOOR_NS, SLIP_SHARE * min(limits)) if limits else FLOOR_NS
-    max_limit = SLIP_MAX_SHARE * min(limits) if limits else 10 * FLOOR_NS
+    limit = tightest(context.record.spec, "ttft_ns", "e2e_ns")
+    p99_limit = max(FLOOR_NS, SLIP_SHARE * limit) if limit is not None else FLOOR_NS
+    max_limit = SLIP_MAX_SHARE * limit if limit is not None else 10 * FLOOR_NS
     p99, most = nearest_rank(slip, 0.99), float(slip.max())
     return judge(
         p99 <= p99_limit and most <= max_limit,
@@ -70,7 +72,7 @@ def client_slip(context: RunContext) -> Finding:
 def receive_lag(context: RunContext) -> Finding:
     """The client's loop was ready when bytes came."""
     lag = windowed(context.record, "client", "loop_lag_s") * 1e3
-    tbt = context.record.spec.slo.tbt_ns
+    tbt = tightest(context.record.spec, "tbt_ns")
     limit = max(FLOOR_NS, LAG_SHARE * tbt if tbt is not None else 0) / MS
     p99 = nearest_rank(lag, 0.99)
     return judge(p99 <= limit, f"loop lag p99 {p99:.4g} ms (limit {limit:g} ms), n {len(lag)} probes", lag_p99=number(p99, limit, "ms"))

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from analysis.clocks import Int64
 from analysis.gates.registry import ErrorRates, Finding, RunContext, attempt, combine, failed, gate, judge, number
-from analysis.gates.tables import SECOND, SERVED, Bools, Floats, in_flight, in_order, inside, integers, is_any, need, planned, summed, texts
+from analysis.gates.tables import SECOND, Floats, in_flight, in_order, inside
 from analysis.model import Claim
-from harness.record.reader import RunRecord
+from analysis.planned import Bools, Int64, integers, is_any, planned, texts
+from analysis.samples import counter_delta, need, summed
 from harness.record.schema import EndKind
 
 LEVEL = 0.99
@@ -58,17 +58,6 @@ def ledger(context: RunContext) -> Ledger:
         seen=seen,
         limit=np.where(told >= 0, told, np.inf),
     )
-
-
-def counter_delta(record: RunRecord, metric: str, last_end_ns: int) -> float:
-    """Growth of a server counter from the last sample at t <= 0 to the last sample at or after ``last_end_ns``.
-
-    Raises AbsentError when one of the two snapshots is missing: without both, other load or lost load cannot be told from ours.
-    """
-    t, v = summed(record.server_metrics, "server", metric)
-    need(bool((t <= 0).any()), f"no snapshot of {metric} from before the first arrival (t <= 0)")
-    need(bool(t[-1] >= last_end_ns), f"no snapshot of {metric} from after the last request ended")
-    return float(v[-1] - v[t <= 0][-1])
 
 
 def _within(context: RunContext, metric: str, low: float, high: float) -> Finding:
@@ -173,36 +162,3 @@ def counts_agree(context: RunContext) -> Finding:
     """Server counters and gauges tell the client's story."""
     need(context.record.requests.num_rows > 0, "no request was recorded")
     return combine(attempt(part, context) for part in (prompt_tokens, generation_tokens, finished_requests, in_flight_area))
-
-
-BLOCK = 16
-"""Tokens in the smallest prefix-cache block of the supported servers."""
-
-
-@gate(
-    "prefix_realised",
-    protects=(Claim.LATENCY, Claim.GOODPUT, Claim.CAPACITY, Claim.COMPARISON),
-    threshold="Without planned sharing fewer than 16 cached tokens in every request (by usage): caches hit in whole blocks of 16 tokens "
-    "or more, which random prompts do not share by chance, so less is a start token. By counter, which hides who hit, at most "
-    "one start token a request. With planned sharing the ratio is reported.",
-    remedy="Make prompts distinct (another seed per replicate), flush or restart the server between replicates, or declare the sharing.",
-)
-def prefix_realised(context: RunContext) -> Finding:
-    """Cached prefix tokens are those planned: none when nothing was to be shared."""
-    table = in_order(context.record)
-    sent = integers(table, "send_ns") >= 0
-    need(bool(sent.any()), "no request was sent")
-    offered = int(planned(context.record.schedule, "input_tokens", integers(table, "request_id"))[sent].sum())
-    cached = integers(table, "usage_cached_tokens")
-    answered = is_any(texts(table, "end_kind"), *SERVED)
-    if answered.any() and (cached[answered] >= 0).all():
-        value, limit, unit, source = int(cached.max()), BLOCK - 1, "tokens in one request", "usage"
-        total = int(np.maximum(cached, 0).sum())
-    else:
-        total = int(counter_delta(context.record, "cached_tokens_total", int(context.clocks.end_ns.max(initial=0))))
-        value, limit, unit, source = total, int(sent.sum()), "tokens", "server counter"
-    words = f"{total} of {offered} input tokens cached ({source})"
-    measured = {"cached": number(total, None, "tokens"), "unplanned": number(value, limit, unit)}
-    if context.record.spec.workload.prefix_sharing_planned:
-        return judge(True, f"sharing planned: {words}", **measured)
-    return judge(value <= limit, f"no sharing planned: {words}; {value} {unit} (limit {limit})", **measured)

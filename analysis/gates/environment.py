@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from analysis.gates.registry import Finding, RunContext, attempt, combine, gate, judge, number
-from analysis.gates.tables import inside, need, series, windowed
+from analysis.gates.tables import inside, windowed
 from analysis.model import Claim
+from analysis.samples import need, series
 
 STEAL = 0.02
 """Mean share of time the hypervisor took: a CPU-bound server slows by 1/(1-s), so 2% stays within the usual ranking margin of 2%."""

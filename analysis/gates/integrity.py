@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.clocks import Int64
 from analysis.gates.registry import Finding, RunContext, failed, gate, judge, number, passed, unknown
-from analysis.gates.tables import in_order, integers, is_any, need, planned, texts
+from analysis.gates.tables import in_order
 from analysis.model import Claim, Outcome
+from analysis.planned import MISSING, Int64, due_ns, integers, is_any, offered_rows, planned, texts, waits
+from analysis.samples import need
+from harness.record.reader import RunRecord
 from harness.record.schema import EndKind
 
 INTEGRITY = (Claim.INTEGRITY,)
@@ -62,18 +64,17 @@ def flags_known(context: RunContext) -> Finding:
 @gate(
     "partition_closes",
     protects=INTEGRITY,
-    threshold="No tolerance (F35): every request scheduled in the window is in exactly one class, counted from the schedule and from the "
-    "rows.",
+    threshold="No tolerance (F35): every request offered in the window is in exactly one class, counted from the schedule and from the "
+    "rows. A request that waits for others arrives when the run decides, so its recorded arrival counts; one whose row is missing counts "
+    "as offered. A turn that never came due is in no cohort and counted apart.",
     remedy="The record is incomplete or counted twice: discard this attempt and run the replicate again; if it repeats, report it as a "
     "defect.",
 )
 def partition_closes(context: RunContext) -> Finding:
     """The outcome classes add up to the offered cohort, and both to the schedule."""
     record, counts = context.record, context.outcomes
-    window = record.spec.window
-    arrival = integers(record.schedule, "arrival_ns")
-    scheduled = int(((arrival >= window.start_ns) & (arrival < window.stop_ns)).sum())
-    need(scheduled > 0, "no request is scheduled in the measured window")
+    scheduled = int(offered_rows(record).sum())
+    need(scheduled > 0, "no request was offered in the measured window")
     cohort = context.outcome[context.clocks.in_cohort]
     by_row = {o: int(sum(v == o for v in cohort)) for o in Outcome}
     classes = ", ".join(f"{o.value} {counts.counts.get(o, 0)}" for o in Outcome)
@@ -83,7 +84,8 @@ def partition_closes(context: RunContext) -> Finding:
     holds = holds and all(by_row[o] == counts.counts.get(o, 0) for o in Outcome)
     return judge(
         holds,
-        f"offered {counts.offered} = {classes}; scheduled {scheduled}; rows {len(cohort)}, {twice} of all rows twice",
+        f"offered {counts.offered} = {classes}; scheduled {scheduled}; rows {len(cohort)}, {twice} of all rows twice"
+        + (f"; never due {sum(counts.not_due.values())}" if counts.not_due else ""),
         offered=number(counts.offered, scheduled, "requests"),
         classified=number(sum(counts.counts.values()), scheduled, "requests"),
         duplicate_rows=number(twice, 0, "rows"),
@@ -118,8 +120,9 @@ def requests_wellformed(context: RunContext) -> Finding:
 @gate(
     "delivered_load",
     protects=INTEGRITY,
-    threshold="No tolerance on count (sent = scheduled); 1 ms of earliness, the floor of client_slip. A refused connection was an "
-    "attempt to send.",
+    threshold="No tolerance on count (sent = what came due); 1 ms of earliness, the floor of client_slip. A refused connection was an "
+    "attempt to send. A request that waits for others came due its think time after the last of their ends, to the same 1 ms, and fails "
+    "to come due only because one of them did not end as planned or the run ended first.",
     remedy="Give the client more room (cores, open files, fewer other processes) or lower the load, so that every request is sent when "
     "due.",
 )
@@ -128,22 +131,35 @@ def delivered_load(context: RunContext) -> Finding:
     record, table = context.record, in_order(context.record)
     ids = integers(record.schedule, "request_id")
     need(len(ids) > 0, "the schedule is empty")
-    rows = integers(table, "request_id")
+    rows = integers(record.requests, "request_id")
     missing = len(set(ids.tolist()) ^ set(rows.tolist()))
     arrival, send, kind = integers(table, "arrival_ns"), integers(table, "send_ns"), texts(table, "end_kind")
     attempted = is_any(kind, EndKind.CONNECT_REFUSED, EndKind.CONNECT_FAILED)
     unsent = int((is_any(kind, EndKind.NEVER_SENT) | ((send < 0) & ~attempted)).sum())
-    moved = int((planned(record.schedule, "arrival_ns", rows) != arrival).sum())
+    moved, held_back = _moved(record, ids)
     early = _early(send, arrival)
+    never = sum(context.outcomes.not_due.values())
     return judge(
-        missing == unsent == moved == early == 0,
-        f"scheduled {len(ids)}, rows {len(rows)}, never sent {unsent}, without a partner {missing}, arrival changed {moved}, sent "
-        f"early {early}",
-        sent=number(len(rows) - unsent, len(ids), "requests"),
+        missing == unsent == moved == held_back == early == 0,
+        f"scheduled {len(ids)}, rows {len(rows)}, never due {never} ({held_back} of them without a cause), never sent {unsent}, without a "
+        f"partner {missing}, arrival changed {moved}, sent early {early}",
+        sent=number(len(table) - unsent, len(ids) - never + held_back, "requests"),
         without_partner=number(missing, 0, "requests"),
         arrival_changed=number(moved, 0, "requests"),
+        held_back=number(held_back, 0, "requests"),
         sent_early=number(early, 0, "requests"),
     )
+
+
+def _moved(record: RunRecord, ids: Int64) -> tuple[int, int]:
+    """Count rows that arrived when they should not have, and rows that should have arrived and did not."""
+    due, came = due_ns(record), planned(record.requests, "arrival_ns", ids)
+    here = np.isin(ids, integers(record.requests, "request_id"))
+    tolerance = np.where(waits(record.schedule), EARLY_NS, 0)
+    moved = here & (came != MISSING) & ((due == MISSING) | (np.abs(came - due) > tolerance))
+    # One that would have come due in the last tolerance before the end may have lost the race with it.
+    held_back = here & (came == MISSING) & (due != MISSING) & (due < record.spec.window.end_ns - tolerance)
+    return int(moved.sum()), int(held_back.sum())
 
 
 def _early(send: Int64, arrival: Int64) -> int:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from analysis.clocks import Clocks, Strings
+from analysis.clocks import Clocks
 from analysis.model import CheckResult, Claim, Figure, Outcomes, Verdict
+from analysis.planned import Strings
+from analysis.samples import AbsentError
 from harness.record.reader import RunRecord
 from harness.record.spec import RunSpec
 
-Scope = Literal["run", "cell"]
+Scope = Literal["run", "cell", "pair"]
 
 UNWAIVABLE = frozenset({"partition_closes", "requests_wellformed", "server_survived", "seal_intact", "pins_match"})
 """Without these a record does not say what happened, so no written reason can replace them (DESIGN 8)."""
@@ -39,8 +41,12 @@ class CellContext:
     spec: RunSpec
 
 
-class AbsentError(Exception):
-    """Raised inside a gate when the record lacks what the gate needs; the text becomes the reason of UNKNOWN."""
+@dataclass(frozen=True, slots=True, eq=False)
+class PairContext:
+    """Two cells about to be compared."""
+
+    a: CellContext
+    b: CellContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +171,13 @@ def run_checks(context: RunContext) -> tuple[CheckResult, ...]:
 def cell_checks(context: CellContext) -> tuple[CheckResult, ...]:
     """Answer every gate of cell scope for one cell, in registry order."""
     return tuple(_result(g, attempt(g.check, context), context.spec, context.spec.cell) for g in _of_scope("cell"))
+
+
+def pair_checks(context: PairContext) -> tuple[CheckResult, ...]:
+    """Answer every gate of pair scope for two cells, in registry order."""
+    spec = context.a.spec
+    where = f"{spec.cell} against {context.b.spec.cell}"
+    return tuple(_result(g, attempt(g.check, context), spec, where) for g in _of_scope("pair"))
 
 
 def standing_against(claims: Iterable[Claim], checks: Iterable[CheckResult], scope: Scope, where: str) -> tuple[CheckResult, ...]:

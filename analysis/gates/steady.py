@@ -14,10 +14,11 @@ import numpy as np
 from scipy import stats
 
 from analysis.backlog import GROWTH, overload
-from analysis.clocks import Int64
 from analysis.gates.registry import ErrorRates, Finding, RunContext, combine, gate, judge, number, unknown
-from analysis.gates.tables import SECOND, SERVED, Bools, Floats, in_flight, in_order, integers, is_any, need, planned
+from analysis.gates.tables import SECOND, Floats, in_flight, in_order
 from analysis.model import Claim
+from analysis.planned import SERVED, Bools, Int64, integers, is_any, planned
+from analysis.samples import need
 
 FALSE_ALARM = 0.004
 """Nominal, per run, over both series (Bonferroni). Block errors of bursty load come out too small, so that 0.4% nominal is what keeps the

@@ -7,82 +7,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from analysis.clocks import MISSING, Int64, Strings
-from analysis.gates.registry import AbsentError
+from analysis.planned import Bools, Int64, in_window
+from analysis.samples import need, series
 from harness.record.reader import RunRecord
-from harness.record.schema import EndKind
 
 Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 SECOND = 1_000_000_000
 
-SERVED = (str(EndKind.COMPLETE), str(EndKind.CLIENT_STOP))
-"""Ends that mean the request got everything it was planned to get."""
-
 
 def in_order(record: RunRecord) -> pa.Table:
-    """Requests without their event lists, in ascending (arrival_ns, request_id) order: row i is row i of ``Clocks``."""
+    """Requests that arrived, without their event lists, in ascending (arrival_ns, request_id) order: row i is row i of ``Clocks``."""
     flat = record.requests.select([f.name for f in record.requests.schema if not pa.types.is_list(f.type)])
-    return flat.sort_by([("arrival_ns", "ascending"), ("request_id", "ascending")])
-
-
-def integers(table: pa.Table, name: str) -> Int64:
-    """Column as int64 (n,), null as MISSING."""
-    return np.asarray(table[name].cast(pa.int64()).fill_null(MISSING).to_numpy(), dtype=np.int64)
-
-
-def texts(table: pa.Table, name: str) -> Strings:
-    """Column as object array (n,) of str or None."""
-    return np.array([*table[name].to_pylist(), None], dtype=object)[:-1]
-
-
-def planned(table: pa.Table, name: str, request_id: Int64) -> Int64:
-    """Values of a schedule or truth column for ``request_id`` (n,), MISSING for ids the table does not hold."""
-    values = dict(zip(table["request_id"].to_pylist(), integers(table, name).tolist(), strict=True))
-    return np.array([values.get(i, MISSING) for i in request_id.tolist()], dtype=np.int64)
-
-
-def is_any(values: Strings, *wanted: str) -> Bools:
-    """Mask (n,) of values that equal one of ``wanted``."""
-    return np.array([v in wanted for v in values], dtype=bool)
-
-
-def need(condition: bool, reason: str) -> None:
-    """Raise ``AbsentError(reason)`` unless ``condition`` holds."""
-    if not condition:
-        raise AbsentError(reason)
-
-
-def series(table: pa.Table, source: str, metric: str) -> dict[str, tuple[Int64, Floats]]:
-    """Samples of one metric by label set: label -> (t_ns, value), in time order; empty when there are none."""
-    wanted = table.filter(pc.and_(pc.equal(table["source"], source), pc.equal(table["metric"], metric)))
-    found: dict[str, list[tuple[int, float]]] = {}
-    for t, labels, value in zip(*(wanted[c].to_pylist() for c in ("t_ns", "labels", "value")), strict=True):
-        found.setdefault(labels or "", []).append((t, value))
-    return {label: _columns(sorted(points)) for label, points in found.items()}
-
-
-def _columns(points: list[tuple[int, float]]) -> tuple[Int64, Floats]:
-    return np.array([t for t, _ in points], dtype=np.int64), np.array([v for _, v in points], dtype=np.float64)
-
-
-def summed(table: pa.Table, source: str, metric: str) -> tuple[Int64, Floats]:
-    """One series with label sets added up at equal stamps. Raises AbsentError when the metric was never sampled."""
-    found = series(table, source, metric)
-    need(bool(found), f"{source}.{metric} was never sampled")
-    t = np.concatenate([p[0] for p in found.values()])
-    v = np.concatenate([p[1] for p in found.values()])
-    stamps, where = np.unique(t, return_inverse=True)
-    return stamps, np.bincount(where, weights=v, minlength=len(stamps)).astype(np.float64)
+    return flat.filter(flat["arrival_ns"].is_valid()).sort_by([("arrival_ns", "ascending"), ("request_id", "ascending")])
 
 
 def inside(record: RunRecord, t: Int64) -> Bools:
     """Mask of stamps in the measured window."""
-    window = record.spec.window
-    return np.asarray((t >= window.start_ns) & (t < window.stop_ns), dtype=bool)
+    return in_window(t, record.spec.window)
 
 
 def windowed(record: RunRecord, source: str, metric: str) -> Floats:

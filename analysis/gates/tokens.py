@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from analysis.clocks import Int64
-from analysis.gates.registry import CellContext, Finding, RunContext, combine, failed, gate, judge, number, passed
-from analysis.gates.tables import SERVED, Bools, in_order, integers, is_any, need, planned, texts
-from analysis.model import CheckResult, Claim, Verdict
+from analysis.gates.registry import CellContext, Finding, PairContext, RunContext, combine, failed, gate, judge, number, passed
+from analysis.gates.tables import in_order
+from analysis.model import Claim
 from analysis.outcomes import expected_tokens
+from analysis.planned import SERVED, Bools, Int64, integers, is_any, planned, texts
+from analysis.samples import need
 from harness.record.schema import EndKind
 
 OVERSHOOT = 0.02
@@ -113,32 +112,41 @@ def _described(context: RunContext, real: Int64, _goal: Int64) -> Finding:
     )
 
 
-def output_length_agree(cells: Sequence[CellContext], tolerance: float = MEAN_TOLERANCE) -> CheckResult:
-    """Hold the mean realised length of several cells to one value: each within ``tolerance`` (relative) of the first cell's.
-
-    Scope is the comparison, so it is called by whoever compares and is not in the registry. UNKNOWN with fewer than two cells or without
-    counted tokens.
-    """
-    means = [(c.spec.cell, _mean_length(c)) for c in cells]
-    known = [m for _, m in means if m is not None]
-    listed = ", ".join(f"{name} {'not counted' if m is None else format(m, '.4g')}" for name, m in means)
-    verdict, worst = Verdict.UNKNOWN, None
-    if len(known) == len(means) >= 2 and known[0] > 0:
-        worst = max(abs(m / known[0] - 1) for m in known)
-        verdict = Verdict.PASS if worst <= tolerance else Verdict.FAIL
-    return CheckResult(
-        "output_length_agree",
-        verdict,
-        f"mean output tokens: {listed or 'no cells'}"
-        + ("" if worst is None else f"; largest difference {100 * worst:.3g}%, limit {100 * tolerance:g}%"),
-        (Claim.COMPARISON,),
-        "Compare under `forced` or `client_stop`, where the plan fixes every length, or declare output length as the treatment.",
-        {"difference": number(worst, tolerance, "ratio")},
-        "comparison",
+@gate(
+    "output_length_agree",
+    protects=(Claim.COMPARISON,),
+    scope="pair",
+    threshold="forced and client_stop: nothing to hold, every length is the plan's (gate output_length). natural and capped: the mean "
+    "output of the second cell within 10% of the first's, the tolerance of MLPerf Inference's TEST09, over the requests that both "
+    "served: what an overloaded arm failed to serve must not pass for shorter answers.",
+    remedy="Compare under `forced` or `client_stop`, where the plan fixes every length, or declare output length as the treatment.",
+)
+def output_length_agree(context: PairContext) -> Finding:
+    """Two cells answered the same requests at the same mean length."""
+    controls = {c.spec.workload.output_length for c in (context.a, context.b)}
+    if controls <= {"forced", "client_stop"}:
+        need(all(len(_lengths(c)) for c in (context.a, context.b)), "a cell served no request")
+        return passed(f"{' and '.join(sorted(controls))}: every length is the plan's", difference=number(0, MEAN_TOLERANCE, "ratio"))
+    one, two = _lengths(context.a), _lengths(context.b)
+    shared = sorted(one.keys() & two.keys())
+    need(bool(shared), "no request was served by both cells")
+    a, b = (np.array([side[key] for key in shared], dtype=np.int64) for side in (one, two))
+    need(bool((a >= 0).all() and (b >= 0).all()), "a request that both served has no token count")
+    # Of whole sums, so that a difference of exactly the limit is inside it.
+    difference = abs(int(b.sum()) - int(a.sum())) / max(int(a.sum()), 1)
+    return judge(
+        difference <= MEAN_TOLERANCE,
+        f"mean output tokens {a.mean():.4g} and {b.mean():.4g} over {len(shared)} requests that both served, difference "
+        f"{100 * difference:.3g}% (limit {100 * MEAN_TOLERANCE:g}%)",
+        difference=number(difference, MEAN_TOLERANCE, "ratio"),
     )
 
 
-def _mean_length(cell: CellContext) -> float | None:
-    found = [r.clocks.tokens[is_any(r.clocks.end_kind, *SERVED)] for r in cell.runs]
-    tokens = np.concatenate(found) if found else np.empty(0)
-    return float(tokens.mean()) if len(tokens) and (tokens >= 0).all() else None
+def _lengths(cell: CellContext) -> dict[tuple[int, str, int], int]:
+    """Output tokens of every served request by what makes it the same request in another cell: replicate, schedule, id."""
+    found: dict[tuple[int, str, int], int] = {}
+    for run in cell.runs:
+        spec, served = run.record.spec, is_any(run.clocks.end_kind, *SERVED)
+        pairs = zip(run.clocks.request_id[served].tolist(), run.clocks.tokens[served].tolist(), strict=True)
+        found |= {(spec.replicate, spec.workload.digest, i): n for i, n in pairs}
+    return found

@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 
-from analysis.clocks import Int64
-from analysis.gates.registry import AbsentError, CellContext, Finding, RunContext, combine, gate, judge, number, passed
-from analysis.gates.tables import SECOND, SERVED, Bools, in_order, inside, integers, is_any, nearest_rank, need, summed, texts
+from analysis.gates.registry import CellContext, Finding, RunContext, combine, gate, judge, number, passed
+from analysis.gates.tables import SECOND, in_order, inside, nearest_rank
 from analysis.model import Claim
+from analysis.planned import SERVED, Bools, Int64, integers, is_any, texts
+from analysis.samples import AbsentError, need, summed
 
 E2E_MULTIPLE = 10
 """Measured window over p99 E2E: then at most about a tenth of the requests straddles an edge."""

@@ -37,6 +37,8 @@ def _lines(view: View) -> Iterator[str]:
     for table in view.glance:
         yield from _table(table)
     for title, tables in (
+        ("Clients and classes", view.groups),
+        ("What was sent", view.sent),
         ("Every figure", view.numbers),
         ("Gates", view.gates),
         ("Gates by run", view.gates_by_run),

@@ -7,6 +7,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from analysis.model import CampaignAnalysis
+from analysis.report.sent import REUSE, reuse_matters
 from analysis.report.table import Table
 from analysis.report.view import NOT_PASSED, VerdictView, build_view
 
@@ -19,7 +20,9 @@ _PLACES = 3
 
 
 def render_terminal(c: CampaignAnalysis, console: Console, *, verdict_only: bool = False) -> None:
-    """Print verdict, outcomes, the numbers at a glance and what stands against a claim; with ``verdict_only`` just the verdict."""
+    """Print verdict, outcomes, the numbers at a glance, clients and classes, reuse if there was any to be had, and what stands against a
+    claim; with ``verdict_only`` just the verdict.
+    """
     view = build_view(c)
     console.print(Text(view.verdict.headline, style="bold green" if view.verdict.ranked else "bold red"))
     console.print(Text(f"{view.campaign}: {view.question}"))
@@ -27,8 +30,11 @@ def render_terminal(c: CampaignAnalysis, console: Console, *, verdict_only: bool
     _verdict(view.verdict, console)
     if verdict_only:
         return
-    for table in (view.outcomes, *view.glance):
+    for table in (view.outcomes, *view.glance, *(t for t in view.groups if not t.folded)):
         _print(table, console)
+    for table in view.sent:
+        if table.title == REUSE and reuse_matters(c):
+            _print(table, console)
     told = {reason.code for reason in view.verdict.reasons}
     for table in view.gates:
         if table.title == NOT_PASSED:

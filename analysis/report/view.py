@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from analysis.compare import narrow
+from analysis.loops import loop_words
 from analysis.model import (
     CampaignAnalysis,
     CellAnalysis,
@@ -19,15 +20,14 @@ from analysis.model import (
     Ranking,
     Reason,
     Refusal,
-    RunAnalysis,
     Standing,
     Verdict,
 )
 from analysis.report.numbers import glance, numbers
+from analysis.report.sent import NEVER, OUTCOME_ORDER, group_tables, run_name, sent_tables
 from analysis.report.table import Table
 from analysis.report.words import Unit, basis, clean, coordinate, decimals_for, latency_unit, measured, number, percent, shorten, source
 
-OUTCOME_ORDER = (Outcome.VALID, Outcome.MISS, Outcome.REJECTED, Outcome.FAILED, Outcome.CANCELLED, Outcome.OPEN)
 _PLACE_AT_END = re.compile(r"(.*) \(([^()]+)\)")
 NOT_PASSED = "Gates that did not pass"
 
@@ -63,6 +63,8 @@ class View:
     verdict: VerdictView
     outcomes: Table
     glance: tuple[Table, ...]
+    groups: tuple[Table, ...]
+    sent: tuple[Table, ...]
     numbers: tuple[Table, ...]
     gates: tuple[Table, ...]
     gates_by_run: tuple[Table, ...]
@@ -83,6 +85,8 @@ def build_view(c: CampaignAnalysis) -> View:
         verdict=_verdict(c, unit),
         outcomes=_outcomes(c),
         glance=glance(c, unit),
+        groups=group_tables(c, unit),
+        sent=sent_tables(c, unit),
         numbers=numbers(c, unit),
         gates=(*_standing_gates(c), overview),
         gates_by_run=by_run,
@@ -108,7 +112,9 @@ def _all_figures(c: CampaignAnalysis) -> Iterable[Figure]:
 def _evidence(c: CampaignAnalysis) -> str:
     classes = ", ".join(sorted({clean(x.evidence_class) for x in c.cells})) or "none"
     estimands = ", ".join(sorted({clean(x.estimand) for x in c.cells})) or "none"
-    return f"Evidence class: {classes}. Estimand: {estimands}."
+    loops = ", ".join(sorted({clean(x.loop) for x in c.cells})) or "none"
+    words = "".join(f" {clean(w[0].upper() + w[1:])}." for w in sorted({loop_words(x.loop) for x in c.cells} - {""}))
+    return f"Evidence class: {classes}. Estimand: {estimands}. Loop: {loops}.{words}"
 
 
 def _unit_of(figure: Figure, unit: Unit) -> Unit:
@@ -184,10 +190,25 @@ def _outcomes(c: CampaignAnalysis) -> Table:
     rows = [(clean(x.cell), str(x.outcomes.offered), *(_share(x, o) for o in OUTCOME_ORDER)) for x in c.cells]
     header = ("Cell", "Offered", *(o.value.capitalize() for o in OUTCOME_ORDER))
     note = "Every offered request of all replicates, in exactly one class; shares are of the offered requests."
+    note += "".join(f" {text}" for text in _four_classes(c))
     broken = [clean(x.cell) for x in c.cells if not x.outcomes.closes()]
     if broken:
         note += f" The classes do NOT add up in: {', '.join(broken)}."
     return Table("Outcomes", header, tuple(rows), frozenset(range(1, len(header))), note)
+
+
+def _four_classes(c: CampaignAnalysis) -> Iterable[str]:
+    """What the classes leave out or fold, for cells where it matters: turns that never came due, and cancellations by plan."""
+    for x in c.cells:
+        for kind, n in x.outcomes.not_due.items():
+            yield f"{clean(x.cell)}: {n} more requests never arrived ({NEVER.get(kind, clean(kind))}) and are in no class."
+        cancelled = x.outcomes.counts.get(Outcome.CANCELLED, 0)
+        if cancelled:
+            folded = ", ".join(f"{name} {n}" for name, n in x.outcomes.folded().items())
+            yield (
+                f"{clean(x.cell)} in the four-class form, which leaves cancellations by plan out of the cohort and counts failed as open: "
+                f"{folded}, of {x.outcomes.offered - cancelled}. Rates here are of {x.outcomes.offered}."
+            )
 
 
 def _share(cell: CellAnalysis, outcome: Outcome) -> str:
@@ -200,11 +221,8 @@ def _checks_of(c: CampaignAnalysis) -> Iterable[tuple[str, CheckResult]]:
         for run in cell.runs:
             yield from ((run_name(run), check) for check in run.checks)
         yield from ((clean(cell.cell), check) for check in cell.checks)
-
-
-def run_name(run: RunAnalysis) -> str:
-    """How a run is called in every table."""
-    return f"{clean(run.cell)} / replicate {run.replicate}"
+    for pair in c.comparisons:
+        yield from ((f"{clean(pair.a)} against {clean(pair.b)}", check) for check in pair.checks)
 
 
 def _standing_gates(c: CampaignAnalysis) -> tuple[Table, ...]:
@@ -228,7 +246,7 @@ def _check_row(check: CheckResult) -> tuple[str, ...]:
 
 def _gate_overview(c: CampaignAnalysis) -> Table:
     """Gates by cells, over the runs and the cell's own checks."""
-    codes = list(dict.fromkeys(x.code for _, x in _checks_of(c)))
+    codes = list(dict.fromkeys(x.code for cell in c.cells for x in (*(x for run in cell.runs for x in run.checks), *cell.checks)))
     rows = [(clean(code), *(_tally(cell, code) for cell in c.cells)) for code in codes]
     return Table("Gates by cell", ("Gate", *(clean(x.cell) for x in c.cells)), tuple(rows))
 
@@ -278,9 +296,8 @@ def _comparisons(c: CampaignAnalysis) -> list[Table]:
 
 def _pair_rows(pair: Comparison) -> list[tuple[str, ...]]:
     start = (f"{clean(pair.a)} against {clean(pair.b)}", "comparable" if pair.comparable else "NOT comparable")
-    if not pair.differences:
-        return [(*start, f"all {pair.equal}", "equal", "", "", "")]
-    rows: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = [] if pair.differences else [(*start, f"all {pair.equal}", "equal", "", "", "")]
+    rows += [(*start, clean(x.code), _check_row(x)[1], clean(x.reason), "", clean(x.remedy)) for x in pair.checks]
     for d in pair.differences:
         a, b = (shorten(coordinate(side)) for side in narrow(d.a, d.b))
         rows.append((*start, clean(d.coordinate), d.answer.replace("_", " "), a, b, clean(d.remedy)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from analysis.clocks import derive_clocks
-from analysis.gates import CellContext, RunContext
+from analysis.gates import CellContext, PairContext, RunContext
 from analysis.outcomes import classify, count_outcomes
 from harness.record.coordinates import Known, Unknown
 from harness.record.facts import Fact, Facts, PinResult, ServerExit
@@ -22,6 +23,7 @@ from tests.builders import (
     make_coordinates,
     make_facts,
     make_host_samples,
+    make_never_due,
     make_record,
     make_request,
     make_sample,
@@ -48,7 +50,7 @@ NO_EVENTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Case:
-    """Factories of a run record, or of a list of them for gates of cell scope."""
+    """Factories of a run record, of a list of them for gates of cell scope, or of two such lists for gates of pair scope."""
 
     passing: Factory
     failing: Factory
@@ -89,6 +91,11 @@ def run_context(record: RunRecord) -> RunContext:
 def cell_context(records: Sequence[RunRecord]) -> CellContext:
     """What the analysis hands to gates of cell scope."""
     return CellContext([run_context(r) for r in records], records[0].spec if records else make_spec())
+
+
+def pair_context(sides: Sequence[Sequence[RunRecord]]) -> PairContext:
+    """What the analysis hands to gates of pair scope."""
+    return PairContext(*(cell_context(records) for records in sides))
 
 
 def facts_(**changes: Any) -> Callable[[], RunRecord]:
@@ -171,6 +178,77 @@ def cell(count: int, starts: int, **changes: Any) -> Callable[[], list[RunRecord
     return lambda: [healthy(spec=make_spec(replicate=i, server_start=i % starts, **changes)) for i in range(count)]
 
 
+TURN_NS = 10 * S + 500 * MS
+"""When the turn of ``sessions`` comes due: it waits for request 50, which arrived at 5 s, and thinks."""
+
+
+def sessions(**turn: Any) -> Callable[[], RunRecord]:
+    """A healthy run whose last request, 140, waits for request 50; ``turn`` changes what came of it."""
+
+    def make() -> RunRecord:
+        made = rows()
+        think = TURN_NS - made[50]["end_ns"]
+        last = make_request(140, TURN_NS) | turn
+        plan = {140: {"arrival_ns": 5 * S + think, "after": [50], "think_ns": think}}
+        return healthy([*made, last], plan=plan)
+
+    return make
+
+
+def lost_turn(cause: str, *, kind: str = "never_due") -> Callable[[], RunRecord]:
+    """A turn that never came due, and how the request it waits for ended."""
+
+    def make() -> RunRecord:
+        made = rows(**({} if cause == "complete" else NO_EVENTS | {"end_kind": cause}))
+        plan = {140: {"arrival_ns": TURN_NS, "after": [50], "think_ns": S}}
+        return healthy([*made, make_never_due(140, kind)], plan=plan)
+
+    return make
+
+
+SHARED = make_workload(prefix_sharing_planned=True)
+CACHE_ON = make_facts(
+    before={
+        "host.boot": Fact(value="b", source="test"),
+        "server.block_size": Fact(value=4, source="test"),
+        "server.prefix_caching": Fact(value=True, source="test"),
+    }
+)
+CACHE_OFF = make_facts(before={"host.boot": Fact(value="b", source="test"), "server.prefix_caching": Fact(value=False, source="test")})
+
+
+def sharing(
+    cached: int | None, *, counter: int | None = 0, shared: int = 9, facts: Facts = CACHE_ON, preempted: int = 0, **workload: Any
+) -> Callable[[], RunRecord]:
+    """Prompts of 16 tokens that begin alike for ``shared`` tokens in one request, 50, whose usage states ``cached``; others state 0.
+
+    ``counter``: growth of the server's own counter; None: it has none.
+    """
+
+    def make() -> RunRecord:
+        made = [r | {"usage_cached_tokens": None if cached is None else 0} for r in rows()]
+        made[50]["usage_cached_tokens"] = cached
+        plan = {i: {"reusable_tokens": shared if i == 50 else 0} for i in range(140)}
+        metrics = make_server_samples(rows(), cached_tokens_total=counter or 0)
+        metrics = [s for s in metrics if counter is not None or s["metric"] != "cached_tokens_total"]
+        metrics += [make_sample(t * S, "server", "preemptions_total", v) for t, v in ((-1, 0), (20, preempted))]
+        spec = make_spec(workload=make_workload(**({"prefix_sharing_planned": True} | workload)))
+        return healthy(made, plan=plan, spec=spec, facts=facts, server_metrics=metrics)
+
+    return make
+
+
+def answering(tokens: int, control: str = "natural", n: int = 5) -> list[RunRecord]:
+    """A cell of one replicate that answers every request with so many tokens."""
+    made = [make_request(i, i * 100 * MS, tokens=tokens) for i in range(n)]
+    return [healthy(made, spec=make_spec(workload=make_workload(output_length=control)))]
+
+
+def arms(tokens: int, control: str = "natural") -> Callable[[], list[list[RunRecord]]]:
+    """Two cells, one of which answers with 100 tokens and the other with ``tokens``."""
+    return lambda: [answering(100, control), answering(tokens, control)]
+
+
 MISMATCH = (PinResult(pin="model.dtype", expected="float32", observed="bfloat16", result="mismatched"),)
 OPEN_PIN = (PinResult(pin="hardware.driver", expected="580", result="unknown", reason="no driver"),)
 REFUSED_400 = NO_EVENTS | {"end_kind": "http_error", "http_status": 400, "error": "prompt too long"}
@@ -200,6 +278,7 @@ FIXTURES: dict[str, Case] = {
     "window_length": Case(healthy, measured(1200 * MS), empty),
     "replicates": Case(cell(5, 5), cell(4, 5), list),
     "output_length": Case(healthy, one(client_tokens=4), one(client_tokens=None, usage_completion_tokens=None)),
+    "output_length_agree": Case(arms(110), arms(111), lambda: [answering(100), []]),
     "prefix_realised": Case(
         healthy,
         one(usage_cached_tokens=16),
@@ -246,6 +325,47 @@ def no_flags_endpoint(**args: Any) -> Callable[[], RunRecord]:
     return lambda: healthy(spec=make_spec(arm=arm), facts=make_facts(flags_checked=None, argv=()))
 
 
+def without_row(request_id: int) -> RunRecord:
+    """A run with a waiting turn whose row was lost."""
+    whole = sessions()()
+    return replace(whole, requests=whole.requests.filter(pc.not_equal(whole.requests["request_id"], request_id)))
+
+
+def after_failure() -> RunRecord:
+    """A turn that arrived although the request it waits for failed."""
+    made = sessions()()
+    kinds = ["reset" if i == 50 else kind for i, kind in enumerate(made.requests["end_kind"].to_pylist())]
+    column = made.requests.schema.get_field_index("end_kind")
+    return replace(made, requests=made.requests.set_column(column, "end_kind", pa.array(kinds)))
+
+
+def classes(**limits: int) -> Callable[[], RunRecord]:
+    """Sends 0.6 ms late under a class whose limits are tighter than the default ones."""
+    slo = make_spec().slo.model_copy(update=limits)
+    late = [r | {"send_ns": r["arrival_ns"] + 600_000} for r in rows()]
+    return lambda: healthy(late, spec=make_spec(slo_classes={"chat": slo}))
+
+
+def lag_of_a_class() -> RunRecord:
+    """A lag within 2% of the default TBT limit, under a class with a limit of 50 ms."""
+    slo = make_spec().slo.model_copy(update={"tbt_ns": 50 * MS})
+    return healthy(host=make_host_samples(loop_lag_s=0.0015), spec=make_spec(slo_classes={"chat": slo}))
+
+
+def unshared_chat(cached: int, overhead: int | None) -> Callable[[], RunRecord]:
+    return lambda: healthy(rows(usage_cached_tokens=cached), spec=make_spec(workload=make_workload(api="chat", chat_overhead=overhead)))
+
+
+def other_schedule() -> list[RunRecord]:
+    made = [make_request(i, i * 100 * MS, tokens=100) for i in range(5)]
+    return [healthy(made, spec=make_spec(workload=make_workload(output_length="natural", digest="0" * 64)))]
+
+
+def uncounted() -> list[RunRecord]:
+    made = [make_request(i, i * 100 * MS, client_tokens=None, usage_completion_tokens=None) for i in range(5)]
+    return [healthy(made, spec=make_spec(workload=make_workload(output_length="natural")), server_metrics=[])]
+
+
 MORE: list[tuple[str, str, str, Factory]] = [
     ("pins_match", "no pins", "UNKNOWN", facts_(pins=())),
     ("pins_match", "mismatch beats unknown", "FAIL", facts_(pins=OPEN_PIN + MISMATCH)),
@@ -286,6 +406,17 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("delivered_load", "sent early", "FAIL", one(send_ns=5 * S - 2 * MS)),
     ("delivered_load", "arrival moved", "FAIL", lambda: healthy(rows(arrival_ns=5 * S + 1), schedule=schedule_of(rows()))),
     ("delivered_load", "refused connection was tried", "PASS", one(**NO_EVENTS, end_kind="connect_refused", send_ns=None)),
+    ("partition_closes", "a waiting turn in the window", "PASS", sessions()),
+    ("partition_closes", "a waiting turn whose row is missing", "FAIL", lambda: without_row(140)),
+    ("partition_closes", "a turn that never came due", "PASS", lost_turn("reset")),
+    ("delivered_load", "a waiting turn", "PASS", sessions()),
+    ("delivered_load", "a waiting turn that came early", "FAIL", sessions(arrival_ns=TURN_NS - 2 * MS)),
+    ("delivered_load", "a waiting turn that came late", "FAIL", sessions(arrival_ns=TURN_NS + 2 * MS)),
+    ("delivered_load", "a waiting turn that was not sent", "FAIL", sessions(**NO_EVENTS, end_kind="never_sent", send_ns=None, end_ns=None)),
+    ("delivered_load", "never due after a failure", "PASS", lost_turn("reset")),
+    ("delivered_load", "never due after an unfinished request", "PASS", lost_turn("drain_end", kind="never_sent")),
+    ("delivered_load", "never due without a cause", "FAIL", lost_turn("complete")),
+    ("delivered_load", "came due after a failure", "FAIL", lambda: after_failure()),
     ("client_slip", "p99 beyond 5 ms", "FAIL", lambda: healthy([r | {"send_ns": r["arrival_ns"] + 6 * MS} for r in rows()])),
     ("client_headroom", "other host", "FAIL", lambda: healthy(coordinates=make_coordinates(client_host=Known(value="n:b")))),
     ("client_headroom", "host unknown", "UNKNOWN", lambda: healthy(coordinates=make_coordinates(client_host=Unknown(reason="x")))),
@@ -319,12 +450,31 @@ MORE: list[tuple[str, str, str, Factory]] = [
             [r | {"usage_cached_tokens": None} for r in rows()], server_metrics=make_server_samples(rows(), cached_tokens_total=16 * 140)
         ),
     ),
-    (
-        "prefix_realised",
-        "planned sharing is reported",
-        "PASS",
-        lambda: healthy(rows(usage_cached_tokens=16), spec=make_spec(workload=make_workload(prefix_sharing_planned=True))),
-    ),
+    ("client_slip", "limits of a class", "FAIL", classes(ttft_ns=5 * MS)),
+    ("receive_lag", "limits of a class", "FAIL", lag_of_a_class),
+    ("prefix_realised", "what was possible is realised", "PASS", sharing(8)),
+    ("prefix_realised", "less than possible", "PASS", sharing(4)),
+    ("prefix_realised", "more than was shared", "FAIL", sharing(9)),
+    ("prefix_realised", "warm: more than was shared", "PASS", sharing(9, cache="warm")),
+    ("prefix_realised", "nothing realised with a cache that is on", "UNKNOWN", sharing(0)),
+    ("prefix_realised", "nothing realised with a cache that is off", "PASS", sharing(0, facts=CACHE_OFF)),
+    ("prefix_realised", "nothing said with a cache that is off", "PASS", sharing(None, counter=None, facts=CACHE_OFF)),
+    ("prefix_realised", "nothing said", "UNKNOWN", sharing(None, counter=None)),
+    ("prefix_realised", "nothing to be had", "PASS", sharing(0, shared=3)),
+    ("prefix_realised", "by counter", "PASS", sharing(None, counter=8)),
+    ("prefix_realised", "by counter, more than was shared", "FAIL", sharing(None, counter=9)),
+    ("prefix_realised", "by counter, more and preempted", "UNKNOWN", sharing(None, counter=9, preempted=1)),
+    ("prefix_realised", "chat of unknown template, more than was shared", "UNKNOWN", sharing(12, api="chat")),
+    ("prefix_realised", "chat, the template's tokens too", "PASS", sharing(12, api="chat", chat_overhead=3)),
+    ("prefix_realised", "chat, more than that", "FAIL", sharing(16, api="chat", chat_overhead=1)),
+    ("prefix_realised", "shared beginnings not recorded", "UNKNOWN", lambda: healthy(rows(), spec=make_spec(workload=SHARED))),
+    ("prefix_realised", "chat without sharing", "PASS", unshared_chat(18, 3)),
+    ("prefix_realised", "chat without sharing, more than its template", "FAIL", unshared_chat(19, 3)),
+    ("prefix_realised", "chat without sharing, unknown template", "UNKNOWN", unshared_chat(19, None)),
+    ("output_length_agree", "fixed by the plan", "PASS", arms(150, "forced")),
+    ("output_length_agree", "only what both served", "PASS", lambda: [answering(100, n=5), [*answering(100, n=9)]]),
+    ("output_length_agree", "other schedules", "UNKNOWN", lambda: [answering(100), other_schedule()]),
+    ("output_length_agree", "not counted", "UNKNOWN", lambda: [answering(100), uncounted()]),
     ("replicates", "shared starts", "FAIL", cell(5, 4)),
     ("cache_state", "warm", "PASS", cell(5, 1, workload=make_workload(cache="warm"))),
     (

@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from analysis.gates import GATES, UNWAIVABLE, CellContext, Finding, Gate, RunContext, cell_checks, run_checks, standing_against
+from analysis.gates import (
+    GATES,
+    UNWAIVABLE,
+    CellContext,
+    Finding,
+    Gate,
+    PairContext,
+    RunContext,
+    cell_checks,
+    pair_checks,
+    run_checks,
+    standing_against,
+)
 from analysis.gates.registry import attempt, gate
-from analysis.model import Claim, Verdict
+from analysis.model import CheckResult, Claim, Verdict
 from harness.record.spec import Waiver
 from tests.builders import make_spec
-from tests.gates.cases import FIXTURES, MORE, Factory, cell, cell_context, empty, facts_, healthy, run_context
+from tests.gates.cases import FIXTURES, MORE, Factory, cell, cell_context, empty, facts_, healthy, pair_context, run_context
 
 DESIGN_8 = (
     "pins_match flags_known partition_closes requests_wellformed delivered_load server_survived seal_intact tokens_agree output_length "
     "counts_agree prefix_realised client_slip receive_lag client_headroom steady_state backlog window_length replicates cache_state "
     "starvation environment_stable"
 )
+PAIRWISE = {"output_length_agree"}
+"""Gates of two cells, beside DESIGN's list: what `output_length` cannot see in one arm."""
+
+
+def every_check(run: RunContext, cell_: CellContext) -> tuple[CheckResult, ...]:
+    return (*run_checks(run), *cell_checks(cell_), *pair_checks(PairContext(cell_, cell_)))
 
 
 def answer(code: str, factory: Factory) -> Finding:
     made = factory()
-    return attempt(GATES[code].check, cell_context(made) if GATES[code].scope == "cell" else run_context(made))
+    contexts: dict[str, Callable[[Any], Any]] = {"run": run_context, "cell": cell_context, "pair": pair_context}
+    return attempt(GATES[code].check, contexts[GATES[code].scope](made))
 
 
 def test_the_registry_holds_the_gates_of_design_8() -> None:
-    assert set(GATES) == set(DESIGN_8.split())
+    assert set(GATES) == set(DESIGN_8.split()) | PAIRWISE
+    assert {code for code, one in GATES.items() if one.scope == "pair"} == PAIRWISE
 
 
 @pytest.mark.parametrize("code", GATES)
@@ -54,13 +75,14 @@ def test_other_branches(code: str, what: str, verdict: str, factory: Factory) ->
 
 
 def test_a_healthy_run_passes_every_gate() -> None:
-    checks = (*run_checks(run_context(healthy())), *cell_checks(cell_context(cell(5, 5)())))
+    checks = every_check(run_context(healthy()), cell_context(cell(5, 5)()))
     assert {c.code: c.reason for c in checks if c.verdict is not Verdict.PASS} == {}
     assert {c.code for c in checks} == set(GATES)
 
 
 def test_nothing_passes_on_an_empty_record() -> None:
-    checks = (*run_checks(run_context(empty())), *cell_checks(cell_context([empty()])))
+    nothing = cell_context([empty()])
+    checks = (*run_checks(run_context(empty())), *cell_checks(nothing), *pair_checks(PairContext(nothing, nothing)))
     assert [c.code for c in checks if c.verdict is Verdict.PASS] == []
 
 
@@ -100,8 +122,7 @@ def test_a_code_registers_once() -> None:
 def test_a_waiver_lets_through_and_is_printed_unless_the_gate_cannot_be_waived(code: str) -> None:
     waiver = Waiver(gate=code, reason="we know about this one")
     base = healthy(spec=make_spec(waivers=(waiver,)))
-    contexts = (run_context(base), cell_context([base]))
-    checks = (*run_checks(contexts[0]), *cell_checks(contexts[1]))
+    checks = every_check(run_context(base), cell_context([base]))
     given = {c.code: c.waived for c in checks if c.waived}
     assert given == ({} if code in UNWAIVABLE else {code: "we know about this one"})
 

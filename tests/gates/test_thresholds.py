@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.clocks import MISSING
-from analysis.gates import GATES, CellContext, output_length_agree
+from analysis.gates import GATES
 from analysis.gates.counters import area_error
 from analysis.gates.registry import AbsentError, Finding, attempt, combine, failed, passed, unknown
 from analysis.gates.steady import Series, trend
 from analysis.gates.tables import in_flight, nearest_rank
 from analysis.model import Verdict
 from tests.builders import MS, make_host_samples, make_request, make_server_samples, make_spec
-from tests.gates.cases import cell_context, healthy, rows, run_context
+from tests.gates.cases import answering, healthy, pair_context, rows, run_context
 
 BASE_ROWS = rows()
 QUICK = settings(deadline=None, max_examples=40)
@@ -162,22 +161,8 @@ def test_in_flight_counts_half_open_intervals(intervals: list[tuple[int, int]], 
     assert in_flight(starts, ends, np.array([at]))[0] == sum(s <= at < s + d for s, d in intervals)
 
 
-def cell_of(tokens: int, name: str) -> CellContext:
-    made = [make_request(i, i * 100 * MS, tokens=tokens) for i in range(5)]
-    return cell_context([healthy(made, spec=make_spec(cell=name))])
-
-
 @QUICK
 @given(st.integers(80, 120))
 def test_mean_lengths_across_arms_agree_within_ten_percent(tokens: int) -> None:
-    found = output_length_agree([cell_of(100, "a"), cell_of(tokens, "b")])
-    assert (found.verdict is Verdict.PASS) == (abs(tokens / 100 - 1) <= 0.10)
-    assert found.scope == "comparison"
-
-
-def test_mean_lengths_of_one_cell_or_of_uncounted_tokens_are_unknown() -> None:
-    assert output_length_agree([cell_of(100, "a")]).verdict is Verdict.UNKNOWN
-    blank = [make_request(i, i * 100 * MS, client_tokens=None, usage_completion_tokens=None) for i in range(5)]
-    nothing = cell_context([healthy(blank, server_metrics=[])])
-    assert (nothing.runs[0].clocks.tokens == MISSING).all()
-    assert output_length_agree([cell_of(100, "a"), nothing]).verdict is Verdict.UNKNOWN
+    found = attempt(GATES["output_length_agree"].check, pair_context([answering(100), answering(tokens)]))
+    assert (found.verdict is Verdict.PASS) == (90 <= tokens <= 110)

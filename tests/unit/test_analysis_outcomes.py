@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from analysis.clocks import derive_clocks
 from analysis.model import Outcome
-from analysis.outcomes import classify, count_outcomes, late_gaps, meets_slo, tbt_is_judged
+from analysis.outcomes import classify, count_outcomes, late_gaps, meets_slo, unjudged
 from analysis.tails import exact, rank_of
 from harness.record.reader import RunRecord
 from harness.record.schema import TRUTH, EndKind, EventKind
@@ -183,15 +183,15 @@ def test_the_p99_rule_equals_the_nearest_rank_within_the_request(gaps: list[int]
 
 def test_with_uncounted_events_only_the_p99_rule_is_undecided() -> None:
     clocks = derive_clocks(make_record([make_request(0, 3 * S, client_tokens=None, event_tokens=[-1] * 5 + [0, 0])]))
-    assert tbt_is_judged(Slo(tbt_ns=1, tbt_rule="every"), clocks)
-    assert tbt_is_judged(Slo(tbt_ns=1, tbt_rule="mean"), clocks)
-    assert not tbt_is_judged(Slo(tbt_ns=1, tbt_rule="p99"), clocks)
-    assert tbt_is_judged(Slo(tbt_rule="p99"), clocks)
+    assert not unjudged(Slo(tbt_ns=1, tbt_rule="every"), clocks).any()
+    assert not unjudged(Slo(tbt_ns=1, tbt_rule="mean"), clocks).any()
+    assert unjudged(Slo(tbt_ns=1, tbt_rule="p99"), clocks).any()
+    assert not unjudged(Slo(tbt_rule="p99"), clocks).any()
 
 
 def test_the_mean_rule_is_undecided_without_a_token_count() -> None:
     row = make_request(0, 3 * S, client_tokens=None, usage_completion_tokens=None, event_tokens=[-1] * 5 + [0, 0])
-    assert not tbt_is_judged(Slo(tbt_ns=1, tbt_rule="mean"), derive_clocks(make_record([row])))
+    assert unjudged(Slo(tbt_ns=1, tbt_rule="mean"), derive_clocks(make_record([row]))).any()
 
 
 def test_late_gaps_are_those_beyond_the_limit() -> None:

@@ -1,0 +1,14 @@
+"""What a loop kind means for a number (DESIGN 9: a coordinate, so results of different loops never compare)."""
+
+from __future__ import annotations
+
+OPEN = "open"
+
+
+def loop_words(loop: str) -> str:
+    """What a reader must know of a loop that is not open; empty for the open loop, where the load is the experimenter's alone."""
+    if loop == OPEN:
+        return ""
+    if loop.startswith("closed"):
+        return f"{loop} loop: the server's own speed sets the load, so a rate is one of these users and never a capacity"
+    return f"{loop} loop: later turns wait for earlier ones, so the server's own speed moves the load"

@@ -1,0 +1,115 @@
+"""The plan beside the rows that came back: what was planned of each request, which ones wait for others, and when those came due."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.record.reader import RunRecord
+from harness.record.schema import EndKind
+from harness.record.spec import Window
+
+Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Strings = npt.NDArray[np.object_]
+
+MISSING = -1
+"""Stands for "did not happen" or "not stated" in int64 columns; every consumer masks it before arithmetic."""
+
+SERVED = (EndKind.COMPLETE.value, EndKind.CLIENT_STOP.value)
+"""Exchanges that ended as planned; everything else produced no complete answer."""
+
+
+def integers(table: pa.Table, name: str) -> Int64:
+    """Column as int64 (n,), null as MISSING."""
+    return np.asarray(pc.fill_null(table.column(name).cast(pa.int64()), MISSING).to_numpy(), dtype=np.int64)
+
+
+def texts(table: pa.Table, name: str) -> Strings:
+    """Column as object array (n,) of str or None."""
+    return np.array([*table.column(name).to_pylist(), None], dtype=object)[:-1]
+
+
+def is_any(values: Strings, *wanted: str) -> Bools:
+    """Mask (n,) of values that equal one of ``wanted``."""
+    return np.isin(values, wanted)
+
+
+def rows_of(table: pa.Table, request_id: Int64) -> Int64:
+    """Row of ``table`` that holds each id (n,), the first one where an id occurs twice; MISSING where none does."""
+    ids = integers(table, "request_id")
+    result = np.full(len(request_id), MISSING, dtype=np.int64)
+    if len(ids):
+        order = np.argsort(ids, kind="stable")
+        at = np.minimum(np.searchsorted(ids[order], request_id), len(ids) - 1)
+        found = ids[order][at] == request_id
+        result[found] = order[at[found]]
+    return result
+
+
+def planned(table: pa.Table, name: str, request_id: Int64) -> Int64:
+    """Values of an integer column for ``request_id`` (n,), MISSING for null and for ids the table does not hold."""
+    rows = rows_of(table, request_id)
+    return np.append(integers(table, name), MISSING)[rows]
+
+
+def names(table: pa.Table, name: str, request_id: Int64) -> Strings:
+    """Values of a text column for ``request_id`` (n,), None for null and for ids the table does not hold."""
+    return np.array([*table.column(name).to_pylist(), None], dtype=object)[rows_of(table, request_id)]
+
+
+def waits(schedule: pa.Table) -> Bools:
+    """Say which rows of the schedule (n,) wait for other requests; the rest arrive by the clock."""
+    counts = pc.fill_null(pc.list_value_length(schedule.column("after")), 0)
+    return np.asarray(counts.to_numpy(), dtype=np.int64) > 0
+
+
+def in_window(ns: Int64, window: Window) -> Bools:
+    """Say which stamps lie in the half-open measured window [w, w+W)."""
+    inside: Bools = (ns >= window.start_ns) & (ns < window.stop_ns)
+    return inside
+
+
+def offered_rows(record: RunRecord) -> Bools:
+    """Say which rows of the schedule (n,) belong to the offered cohort.
+
+    A request that arrives by the clock does by its scheduled arrival, whatever came back of it. For one that waits for others the schedule
+    knows no arrival, so the recorded one counts, once however often its row was written. One whose row is missing altogether is counted as
+    offered, because nobody can say that it was not: then the partition does not close.
+    """
+    window, schedule = record.spec.window, record.schedule
+    clocked = in_window(integers(schedule, "arrival_ns"), window)
+    rows = rows_of(record.requests, integers(schedule, "request_id"))
+    came = np.append(in_window(integers(record.requests, "arrival_ns"), window), True)[rows]
+    return np.where(waits(schedule), came, clocked)
+
+
+def due_ns(record: RunRecord) -> Int64:
+    """When each row of the schedule (n,) should have come due, from the plan and the ends of the requests it waits for.
+
+    Its own arrival when it arrives by the clock; ``think_ns`` after the last of the ends it waits for; MISSING when one of those did not
+    end as planned, for then it never comes due.
+    """
+    schedule, waiting = record.schedule, waits(record.schedule)
+    due = integers(schedule, "arrival_ns").copy()
+    if waiting.any():
+        after = schedule.column("after").filter(pa.array(waiting)).combine_chunks()
+        starts = np.concatenate(([0], np.cumsum(pc.list_value_length(after).to_numpy())))[:-1].astype(np.int64)
+        due[waiting] = _last(_ends(record, np.asarray(pc.list_flatten(after).to_numpy(), dtype=np.int64)), starts)
+        moved = waiting & (due != MISSING)
+        due[moved] += np.maximum(integers(schedule, "think_ns"), 0)[moved]
+    return due
+
+
+def _ends(record: RunRecord, ids: Int64) -> Int64:
+    """When each of ``ids`` (m,) ended, MISSING unless it was served."""
+    rows = rows_of(record.requests, ids)
+    served = np.append(is_any(texts(record.requests, "end_kind"), *SERVED), False)[rows]
+    return np.where(served, np.append(integers(record.requests, "end_ns"), MISSING)[rows], MISSING)
+
+
+def _last(ends: Int64, starts: Int64) -> Int64:
+    whole = np.minimum.reduceat(ends, starts) != MISSING
+    return np.where(whole, np.maximum.reduceat(ends, starts), MISSING)

@@ -1,0 +1,57 @@
+"""Sampled series of a record and the growth of its counters. What is absent is raised as ``AbsentError``, never filled in."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.record.reader import RunRecord
+
+Int64 = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class AbsentError(Exception):
+    """The record lacks what is asked of it; the text is the reason of an UNKNOWN."""
+
+
+def need(condition: bool, reason: str) -> None:
+    """Raise ``AbsentError(reason)`` unless ``condition`` holds."""
+    if not condition:
+        raise AbsentError(reason)
+
+
+def series(table: pa.Table, source: str, metric: str) -> dict[str, tuple[Int64, Floats]]:
+    """Samples of one metric by label set: label -> (t_ns, value), in time order; empty when there are none."""
+    wanted = table.filter(pc.and_(pc.equal(table["source"], source), pc.equal(table["metric"], metric)))
+    found: dict[str, list[tuple[int, float]]] = {}
+    for t, labels, value in zip(*(wanted[c].to_pylist() for c in ("t_ns", "labels", "value")), strict=True):
+        found.setdefault(labels or "", []).append((t, value))
+    return {label: _columns(sorted(points)) for label, points in found.items()}
+
+
+def _columns(points: list[tuple[int, float]]) -> tuple[Int64, Floats]:
+    return np.array([t for t, _ in points], dtype=np.int64), np.array([v for _, v in points], dtype=np.float64)
+
+
+def summed(table: pa.Table, source: str, metric: str) -> tuple[Int64, Floats]:
+    """One series with label sets added up at equal stamps. Raises AbsentError when the metric was never sampled."""
+    found = series(table, source, metric)
+    need(bool(found), f"{source}.{metric} was never sampled")
+    t = np.concatenate([p[0] for p in found.values()])
+    v = np.concatenate([p[1] for p in found.values()])
+    stamps, where = np.unique(t, return_inverse=True)
+    return stamps, np.bincount(where, weights=v, minlength=len(stamps)).astype(np.float64)
+
+
+def counter_delta(record: RunRecord, metric: str, last_end_ns: int) -> float:
+    """Growth of a server counter from the last sample at t <= 0 to the last sample at or after ``last_end_ns``.
+
+    Raises AbsentError when one of the two snapshots is missing: without both, other load or lost load cannot be told from ours.
+    """
+    t, v = summed(record.server_metrics, "server", metric)
+    need(bool((t <= 0).any()), f"no snapshot of {metric} from before the first arrival (t <= 0)")
+    need(bool(t[-1] >= last_end_ns), f"no snapshot of {metric} from after the last request ended")
+    return float(v[-1] - v[t <= 0][-1])

@@ -1,0 +1,46 @@
+"""Which SLO a request is held to, and the tightest limits of a run: an SLO may differ by request class."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+
+from analysis.planned import Bools, Int64, names
+from harness.record.reader import RunRecord
+from harness.record.spec import RunSpec, Slo
+
+
+def judged_by(record: RunRecord, request_id: Int64) -> list[tuple[Slo, Bools]]:
+    """Pair every SLO of the run with the requests it judges (n,); each request is in exactly one mask.
+
+    A class with an entry in ``slo_classes`` is held to that; every other request, with or without a class, to ``slo``.
+    """
+    named = record.spec.slo_classes
+    if not named:
+        return [(record.spec.slo, np.ones(len(request_id), dtype=bool))]
+    classes = names(record.schedule, "request_class", request_id)
+    parts = [(slo, np.asarray(classes == name, dtype=bool)) for name, slo in named.items()]
+    rest = ~np.logical_or.reduce([mask for _, mask in parts])
+    return [*parts, (record.spec.slo, rest)]
+
+
+def tightest(spec: RunSpec, *limits: str) -> int | None:
+    """Return the smallest of the named limits over every SLO of the run, ns; None when none is set."""
+    found = [getattr(slo, limit) for slo in (spec.slo, *spec.slo_classes.values()) for limit in limits]
+    return min((x for x in found if x is not None), default=None)
+
+
+def describe_slo(slo: Slo, classes: Mapping[str, Slo] | None = None) -> str:
+    """Write the SLO predicate as one line, limits in ms; equal text means equal predicate."""
+    parts = []
+    if slo.ttft_ns is not None:
+        parts.append(f"TTFT <= {slo.ttft_ns / 1e6:g} ms")
+    if slo.tbt_ns is not None:
+        parts.append(f"TBT ({slo.tbt_rule}) <= {slo.tbt_ns / 1e6:g} ms")
+    if slo.e2e_ns is not None:
+        parts.append(f"E2E <= {slo.e2e_ns / 1e6:g} ms")
+    own = " and ".join(parts) or "completion only"
+    # Names are quoted as JSON: a class may be called anything, also like a limit.
+    return "; ".join([own, *(f"class {json.dumps(n)}: {describe_slo(s)}" for n, s in sorted((classes or {}).items()))])
