@@ -42,6 +42,12 @@ def test_ids_from_numpy_encode_like_ids_from_a_list() -> None:
     assert protocol.encode(ask(prompt=np.array([5, 6], dtype=np.int32))) == protocol.encode(ask())
 
 
+def test_a_priority_is_sent_when_there_is_one() -> None:
+    for api, prompt in (("completions", [5]), ("chat", "a")):
+        assert "priority" not in json.loads(PROTOCOLS[api].encode(ask(prompt=prompt)))
+        assert json.loads(PROTOCOLS[api].encode(ask(prompt=prompt, priority=0)))["priority"] == 0
+
+
 @pytest.mark.parametrize(("api", "prompt"), [("chat", [1, 2]), ("completions", []), ("completions", "")])
 def test_a_prompt_that_cannot_be_sent_is_refused_before_the_run(api: str, prompt: Any) -> None:
     with pytest.raises(UsageError, match="prompt_unsendable"):

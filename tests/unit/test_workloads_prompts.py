@@ -491,6 +491,8 @@ def test_too_few_texts_are_refused() -> None:
         dataset_rows(plan(source="dataset", dataset=DATASET), np.arange(5), 4)
     with pytest.raises(UsageError, match=r"prompt\.dataset_rows"):
         dataset_rows(plan(source="dataset", dataset=DATASET, trace=DATASET), np.array([7]), 4)
+    with pytest.raises(UsageError, match="2 texts for 3 requests"):
+        dataset_rows(plan(source="dataset", dataset=DATASET, trace=DATASET), np.array([0, 1, 0]), 4)
 
 
 def test_a_length_other_than_the_texts_is_refused() -> None:

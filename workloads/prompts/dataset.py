@@ -70,18 +70,18 @@ def dataset_texts(source: TraceSource, search_path: Sequence[Path]) -> Sequence[
 def dataset_rows(plan: WorkloadPlan, source_row: Int64, available: int) -> Int64:
     """Which of ``available`` texts each request sends, (n,): its own when the trace is the data set, else drawn without repetition.
 
-    Raises UsageError ``prompt.dataset_rows`` when there are too few: a text sent twice is a cache hit that nobody planned.
+    Raises UsageError ``prompt.dataset_rows`` when there are too few, or a row comes twice (a loop): a text sent twice is a cache hit that
+    nobody planned.
     """
-    if plan.trace is not None and plan.trace == plan.prompts.dataset:
-        rows, needed = source_row, int(source_row.max(initial=-1)) + 1
-    else:
-        rows, needed = np.empty(0, np.int64), len(source_row)
-    if needed > available:
-        what = f"prompts.dataset: {available} texts for {needed} requests; no text is sent twice, since that would be a cache hit"
-        raise UsageError.single("prompt.dataset_rows", what, "shorten the run, lower the rate, or name a larger data set")
-    if len(rows):
-        return rows
-    return frozen(generator(plan.seed, "prompt", "dataset").permutation(available)[:needed].astype(np.int64))
+    own = plan.trace is not None and plan.trace == plan.prompts.dataset
+    distinct = len(np.unique(source_row)) if own else min(available, len(source_row))
+    if distinct < len(source_row) or (own and int(source_row.max(initial=-1)) >= available):
+        what = f"prompts.dataset: {distinct} texts for {len(source_row)} requests ({available} in the file)"
+        what += "; no text is sent twice, since that would be a cache hit that nobody planned"
+        raise UsageError.single("prompt.dataset_rows", what, "shorten the run, lower the rate, drop the loop, or name a larger data set")
+    if own:
+        return source_row
+    return frozen(generator(plan.seed, "prompt", "dataset").permutation(available)[: len(source_row)].astype(np.int64))
 
 
 def dataset_lengths(plan: WorkloadPlan, tokens: TokenSource, texts: Sequence[str], source_row: Int64, *, bos: bool) -> Int64:
