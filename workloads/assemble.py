@@ -24,10 +24,21 @@ NO_ROW = -1
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
     """What is sent, in order of arrival: ``trace.arrival_ns`` is planned time, ``trace.input_tokens`` what the server will count,
-    ``trace.turns`` who waits for whom. ``log``: one entry a step, empty without a trace and without a loop to speak of."""
+    ``trace.turns`` who waits for whom. ``ledger``: None for drawn rows of an open loop, to which nothing was done."""
 
     trace: Trace
-    log: tuple[dict[str, object], ...]
+    ledger: Ledger | None
+
+    def measured(self, input_tokens: Int64) -> Trace:
+        """The rows with the lengths of a data set's texts instead of their own, which is entered in the log."""
+        rows = replace(self.trace, input_tokens=input_tokens)
+        if self.ledger is not None:
+            self.ledger.add("dataset_lengths", {}, rows, {})
+        return rows
+
+    def log(self) -> tuple[dict[str, object], ...]:
+        """One entry a step and one for all of them, {name, parameters..., rows_before, rows_after, effect}."""
+        return self.ledger.close() if self.ledger is not None else ()
 
 
 def assemble(plan: WorkloadPlan, trace: Trace | None) -> Rows:
@@ -43,7 +54,7 @@ def assemble(plan: WorkloadPlan, trace: Trace | None) -> Rows:
     ledger = Ledger(done.read, done.now, done.log)
     rows = _with_history(plan, done.trace, ledger)
     if plan.loop == "closed":
-        return Rows(_closed(plan, rows, horizon_ns, ledger), ledger.close())
+        return Rows(_closed(plan, rows, horizon_ns, ledger), ledger)
     check_clock(plan, rows)
     if isinstance(plan.arrivals, TraceArrivals):
         _check_cover(plan, done.extent_ns, horizon_ns)
@@ -53,7 +64,7 @@ def assemble(plan: WorkloadPlan, trace: Trace | None) -> Rows:
         rows = _started(plan, rows, starts, ledger)
         if rows.turns is not None:
             rows = _within(plan, _waiting(plan, rows, ledger), horizon_ns, ledger)
-    return Rows(rows, ledger.close())
+    return Rows(rows, ledger)
 
 
 def _with_history(plan: WorkloadPlan, rows: Trace, ledger: Ledger) -> Trace:
@@ -149,10 +160,10 @@ def _drawn_rows(plan: WorkloadPlan, horizon_ns: int) -> Rows:
     tokens_out = _lengths(plan.lengths.output, count, plan.seed, "output")
     rows = Trace("", "drawn lengths", frozen(arrival), tokens_in, tokens_out, frozen(np.full(count, NO_ROW, dtype=np.int64)))
     if plan.loop != "closed":
-        return Rows(rows, ())
+        return Rows(rows, None)
     described = transforms.describe(rows)
     ledger = Ledger(described, described, ())
-    return Rows(_closed(plan.model_copy(update={"arrivals": TraceArrivals()}), rows, horizon_ns, ledger), ledger.close())
+    return Rows(_closed(plan.model_copy(update={"arrivals": TraceArrivals()}), rows, horizon_ns, ledger), ledger)
 
 
 def _lengths(distribution: LengthDistribution, count: int, seed: int, side: str) -> Int64:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from workloads import seeds
 from workloads.assemble import Rows, assemble
 from workloads.check import check_lengths, check_plan
 from workloads.plan import WorkloadPlan
-from workloads.prompts import make_prompts
+from workloads.prompts import dataset_lengths, dataset_texts, make_prompts
 from workloads.schedule import Int64, Schedule, Trace, frozen
 from workloads.tenants import Senders, assign
 from workloads.tokens import TokenSource
@@ -51,21 +51,25 @@ def build_schedule(
     (nothing to send, lengths that do not fit the model or the output control), the prompts.
     """
     found = _resolve(plan, load_trace(plan.trace, search_path) if plan.trace else None, chat_overhead)
-    rows = found.rows.trace
     overhead = chat_overhead if plan.api == "chat" else 0
-    added = tokens.added_tokens if plan.api == "completions" and plan.prompts.source == "text" and server_adds_bos else 0
+    added = tokens.added_tokens if plan.api == "completions" and plan.prompts.source != "random-ids" and server_adds_bos else 0
+    rows, texts = found.rows.trace, None
+    if plan.prompts.dataset is not None:
+        texts = dataset_texts(plan.prompts.dataset, search_path)
+        counted = dataset_lengths(plan, tokens, texts, rows.source_row, bos=bool(added))
+        rows = found.rows.measured(frozen(counted + overhead))
     check_lengths(plan, rows, max_model_len, overhead + added)
     max_tokens, stop_after = _output_columns(plan, rows.output_tokens)
-    content = rows.input_tokens - overhead if overhead else rows.input_tokens
     prompts = make_prompts(
         plan,
         tokens,
-        content,
+        rows.input_tokens - overhead if overhead else rows.input_tokens,
         bos=bool(added),
         blocks=rows.blocks,
         turns=rows.turns,
         source_row=rows.source_row,
         realized=rows.output_tokens,
+        texts=texts,
     )
     return Schedule(
         rows.arrival_ns,
@@ -76,7 +80,7 @@ def build_schedule(
         rows.source_row,
         prompts=prompts,
         recipe=_recipe(plan, overhead),
-        transforms=found.rows.log,
+        transforms=found.rows.log(),
         ignore_eos=plan.output.control in {"forced", "client_stop"},
         client=found.senders.client,
         request_class=found.senders.request_class,
@@ -91,7 +95,10 @@ def check_rows(plan: WorkloadPlan, trace: Trace | None) -> None:
 
     ``trace``: the loaded ``plan.trace``. A server takes minutes to start; a window outside the trace should not cost them.
     """
-    check_lengths(plan, _resolve(plan, trace, 0).rows.trace, np.iinfo(np.int64).max, 0)
+    rows = _resolve(plan, trace, 0).rows.trace
+    if plan.prompts.dataset is not None:  # lengths of its texts wait for the tokenizer
+        rows = replace(rows, input_tokens=np.ones_like(rows.input_tokens))
+    check_lengths(plan, rows, np.iinfo(np.int64).max, 0)
 
 
 def _resolve(plan: WorkloadPlan, trace: Trace | None, chat_overhead: int) -> _Resolved:
@@ -135,7 +142,7 @@ def _recipe(plan: WorkloadPlan, overhead: int) -> bytes:
 
 
 def _empty(plan: WorkloadPlan, rows: Rows) -> UsageError:
-    counted = (entry for entry in rows.log if entry["name"] != "trace_to_sent")
+    counted = (entry for entry in rows.log() if entry["name"] != "trace_to_sent")
     steps = ", ".join(f"{entry['name']} {entry['rows_before']}->{entry['rows_after']}" for entry in counted) or plan.arrivals.process
     what = f"requests=0: nothing arrives within {plan.horizon_s:g} s ({steps})"
     return UsageError(Problem("workload.empty", what, "choose a window with arrivals, a higher rate or a longer run"))

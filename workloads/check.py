@@ -14,10 +14,7 @@ from workloads.transforms.contract import has_arrivals
 
 def check_plan(plan: WorkloadPlan, chat_overhead: int) -> None:
     """Raise one UsageError with everything in the plan that contradicts itself."""
-    problems = [*_check_source(plan), *_check_output(plan.output), *_check_loop(plan), *check_tenants(plan.tenants)]
-    if plan.api == "chat" and plan.prompts.source == "random-ids":
-        what = "prompts.source=random-ids: a chat message is text, so token ids cannot be sent through api=chat"
-        problems.append(Problem("workload.chat_ids", what, "use prompts of text, or api completions"))
+    problems = [*_check_source(plan), *_check_output(plan.output), *_check_loop(plan), *_check_prompts(plan), *check_tenants(plan.tenants)]
     if chat_overhead < 0:
         problems.append(
             Problem("workload.chat_overhead", f"chat_overhead={chat_overhead}: at least 0", "measure it with one short message")
@@ -70,6 +67,17 @@ def _check_output(output: OutputPlan) -> list[Problem]:
     return []
 
 
+def _check_prompts(plan: WorkloadPlan) -> list[Problem]:
+    problems: list[Problem] = []
+    if plan.api == "chat" and plan.prompts.source == "random-ids":
+        what = "prompts.source=random-ids: a chat message is text, so token ids cannot be sent through api=chat"
+        problems.append(Problem("workload.chat_ids", what, "use prompts of text, or api completions"))
+    if (plan.prompts.source == "dataset") != (plan.prompts.dataset is not None):
+        what = f"prompts.source={plan.prompts.source}: a data set belongs to the source dataset, and only to it"
+        problems.append(Problem("workload.dataset", what, "name the data set with source dataset, or drop it"))
+    return problems
+
+
 def _check_loop(plan: WorkloadPlan) -> list[Problem]:
     """Users, sessions and pauses belong to the loops that know them."""
     problems: list[Problem] = []
@@ -102,9 +110,19 @@ def _check_pauses(plan: WorkloadPlan, sessions: SessionPlan) -> list[Problem]:
 
 
 def check_sessions(plan: WorkloadPlan, rows: Trace) -> None:
-    """Raise when the plan speaks of sessions and the trace has none."""
-    if rows.turns is not None or plan.loop == "closed":
-        return
+    """Raise when the plan speaks of sessions and the trace has none, or of texts that could not hold their history."""
+    problems: list[Problem] = []
+    carries = plan.sessions is None or plan.sessions.history == "carry"
+    if rows.turns is not None and carries and plan.prompts.source == "dataset" and (rows.turns.extends >= 0).any():
+        what = "prompts.source=dataset: sends each row's own text, which holds no earlier turns, while sessions carry their history"
+        problems.append(Problem("workload.dataset_history", what, "set sessions.history none, or use prompts of text"))
+    if rows.turns is None and plan.loop != "closed":
+        problems += _missing_sessions(plan, rows)
+    if problems:
+        raise UsageError(*problems)
+
+
+def _missing_sessions(plan: WorkloadPlan, rows: Trace) -> list[Problem]:
     problems = []
     if plan.loop == "partly_open":
         what = f"loop=partly_open: format {rows.format} has no sessions, so nothing would wait"
@@ -112,8 +130,7 @@ def check_sessions(plan: WorkloadPlan, rows: Trace) -> None:
     if plan.sessions is not None:
         what = f"sessions: format {rows.format} has none, so these settings would change nothing"
         problems.append(Problem("workload.no_sessions", what, "drop sessions, or use a trace that has them"))
-    if problems:
-        raise UsageError(*problems)
+    return problems
 
 
 def check_clock(plan: WorkloadPlan, rows: Trace) -> None:

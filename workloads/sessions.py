@@ -118,7 +118,7 @@ def _one_session_each(user: Int64, place: Int64) -> Turns:
 
 
 def in_send_order(rows: Trace, horizon_ns: int) -> tuple[Trace, Said]:
-    """Rows that are planned to arrive before the horizon, by arrival; of one instant, earlier turns first.
+    """Rows that are planned to arrive before the horizon, by arrival; of one instant, what others wait for first, then earlier turns.
 
     Whoever waits is planned no earlier than what it waits for, so what lies behind a turn that is left out is left out with it.
     """
@@ -126,7 +126,8 @@ def in_send_order(rows: Trace, horizon_ns: int) -> tuple[Trace, Said]:
     if turns is None:
         raise AssertionError("rows without sessions are cut where they are")
     inside = rows.arrival_ns < horizon_ns
-    order = np.lexsort((turns.turn, rows.arrival_ns))
+    depth = accumulate(np.zeros_like(rows.arrival_ns), turns.after, np.ones_like(rows.arrival_ns))
+    order = np.lexsort((turns.turn, depth, rows.arrival_ns))
     session = numbered(turns.session)
     begun = np.zeros(int(session.max()) + 1 if len(session) else 0, np.bool_)
     begun[session[inside]] = True

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from workloads.arrivals import NS_PER_S, Synthetic, draw
-from workloads.plan import ConstantArrivals, GammaArrivals, PoissonArrivals
+from workloads.arrivals import CV_RANGE, NS_PER_S, Synthetic, draw, weibull_shape
+from workloads.plan import ConstantArrivals, GammaArrivals, PoissonArrivals, WeibullArrivals
 
 PROCESSES = st.one_of(
     st.builds(ConstantArrivals, rate=st.floats(0.1, 1000)),
     st.builds(PoissonArrivals, rate=st.floats(0.1, 1000)),
     st.builds(GammaArrivals, rate=st.floats(0.1, 1000), cv=st.floats(0.05, 5)),
+    st.builds(WeibullArrivals, rate=st.floats(0.1, 1000), cv=st.floats(0.05, 5)),
 )
 
 
@@ -44,7 +45,13 @@ def test_a_longer_horizon_only_adds_arrivals(process: Synthetic, one: int, two: 
 
 @pytest.mark.parametrize(
     ("process", "cv"),
-    [(PoissonArrivals(rate=100), 1.0), (GammaArrivals(rate=100, cv=0.5), 0.5), (GammaArrivals(rate=100, cv=3), 3.0)],
+    [
+        (PoissonArrivals(rate=100), 1.0),
+        (GammaArrivals(rate=100, cv=0.5), 0.5),
+        (GammaArrivals(rate=100, cv=3), 3.0),
+        (WeibullArrivals(rate=100, cv=0.5), 0.5),
+        (WeibullArrivals(rate=100, cv=2), 2.0),
+    ],
 )
 def test_gaps_have_the_declared_mean_and_cv(process: Synthetic, cv: float) -> None:
     gaps = np.diff(draw(process, 500 * NS_PER_S, 7))
@@ -82,6 +89,19 @@ def test_a_rate_that_cannot_be_meant_is_refused(process: Synthetic) -> None:
 
 
 @pytest.mark.parametrize("cv", [1e-9, 1e9, math.inf])
-def test_a_cv_that_means_nothing_is_refused(cv: float) -> None:
+@pytest.mark.parametrize("process", [GammaArrivals, WeibullArrivals])
+def test_a_cv_that_means_nothing_is_refused(process: type[GammaArrivals | WeibullArrivals], cv: float) -> None:
     with pytest.raises(UsageError, match=r"workload\.cv"):
-        draw(GammaArrivals(rate=1, cv=cv), NS_PER_S, 1)
+        draw(process(rate=1, cv=cv), NS_PER_S, 1)
+
+
+@given(st.floats(*CV_RANGE))
+def test_the_weibull_shape_gives_the_cv_back(cv: float) -> None:
+    shape = weibull_shape(cv)
+    back = math.sqrt(math.expm1(math.lgamma(1 + 2 / shape) - 2 * math.lgamma(1 + 1 / shape)))
+    # Below cv = 0.01 the two logarithms agree in all but their last digits, and the difference has few left.
+    assert back == pytest.approx(cv, rel=1e-6 if cv > 0.01 else 1e-3)
+
+
+def test_weibull_gaps_of_cv_one_are_exponential() -> None:
+    assert weibull_shape(1.0) == pytest.approx(1.0)

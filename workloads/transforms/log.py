@@ -71,8 +71,3 @@ class Ledger:
     def close(self) -> tuple[Values, ...]:
         """Every entry, and one more from the trace as it was read to what is sent."""
         return (*self._entries, entry("trace_to_sent", {}, self._read, self._now, {}))
-
-    @property
-    def entries(self) -> tuple[Values, ...]:
-        """Entries so far."""
-        return tuple(self._entries)
