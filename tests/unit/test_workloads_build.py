@@ -307,5 +307,5 @@ def test_the_digest_of_a_known_plan_never_changes() -> None:
     assert content_digest(build(make_plan(horizon_s=2))) == "0a4cf32d8e78da461673ca7fbc3e1ab6ecfca63265b6cbd46e7501708746a100"
     assert (
         content_digest(build(synthetic(horizon_s=2, arrivals={"process": "constant", "rate": 5}, prompts={"source": "text"})))
-        == "8ded6f186d5d816ab1aa525c3c2cdaf4f922c84af0b606bbc29032b94f159b8f"
+        == "6aedb8a6b9a9f2b13c4a182ec97ec8e59a9c94801aed8a1a1d59e4b671c604aa"
     )
