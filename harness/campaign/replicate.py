@@ -235,7 +235,7 @@ def _drive(session: ReplaySession, prepared: Prepared, server: Server, attempt: 
 def _sampler(
     session: ReplaySession, prepared: Prepared, server: Server, epoch_ns: int, settings: Settings, writers: list[SegmentWriter]
 ) -> Sampler:
-    roles = {"client": session.worker_pid, "spooler": session.spooler_pid}
+    roles = session.roles()
     if server.process:
         roles["server"] = server.process.pid
     path = server.runtime.metrics_path

@@ -27,8 +27,9 @@ Row = dict[str, Any]
 class Sampler:
     """Rows for ``server_metrics`` and ``host`` at jittered instants, so that no period of the server can hide between them.
 
-    ``roles``: name -> pid of the root of its tree ("server", "client", "spooler"). A scrape that failed is counted in ``failures``; it
-    makes no row. ``metrics_url`` None: the server has no such page.
+    ``roles``: name -> pid of the root of its tree ("server", "client", "spooler"); ``client/w1`` is one of several clients, whose rows
+    have the source ``client`` and the label ``w1``. A scrape that failed is counted in ``failures``; it makes no row. ``metrics_url`` None:
+    the server has no such page.
     """
 
     def __init__(
@@ -118,8 +119,9 @@ class Sampler:
         entry |= {"count": entry["count"] + 1, "last_ns": t_ns}
 
 
-def _row(t_ns: int, source: str, metric: str, value: float) -> Row:
-    return {"t_ns": t_ns, "source": source, "metric": metric, "labels": None, "value": value}
+def _row(t_ns: int, role: str, metric: str, value: float) -> Row:
+    source, _, label = role.partition("/")
+    return {"t_ns": t_ns, "source": source, "metric": metric, "labels": label or None, "value": value}
 
 
 class HostWatch:

@@ -21,7 +21,8 @@ MAX_HEAD_BYTES = 256 * 1024
 class Owner(Protocol):
     """What a connection tells its engine."""
 
-    live_decoder: Callable[[], Decoder]
+    live_decoder: Callable[[bool], Decoder]
+    """Makes a decoder; True for a stream."""
 
     def made(self) -> None:
         """A connection stands."""
@@ -174,11 +175,11 @@ class Connection(asyncio.Protocol):
         encoding = headers.get(b"content-encoding", b"identity").lower()
         if encoding != b"identity":
             self._broken = f"content-encoding={encoding[:20]!r}, which nobody asked for"
-        elif exchange.stop_after >= 0 and exchange.stream and 200 <= status < 300:
-            exchange.decoder = self._owner.live_decoder()
+        elif 200 <= status < 300 and (exchange.followed or (exchange.stop_after >= 0 and exchange.stream)):
+            exchange.decoder = self._owner.live_decoder(exchange.stream)
 
     def on_body(self, body: bytes) -> None:
-        """Keep stamped bytes; decode only where a count must be known live."""
+        """Keep stamped bytes; decode only where a count or the end must be known live."""
         exchange = self._exchange
         if exchange is None or self._complete:
             return
@@ -199,16 +200,18 @@ class Connection(asyncio.Protocol):
     # -- ends
 
     def _after_read(self, exchange: Exchange) -> None:
-        decoder = exchange.decoder
         if self._complete and exchange.status is not None:
             clean = not self._broken or self._broken.startswith("bytes behind")
             self._finish(EndKind.COMPLETE if clean else EndKind.MALFORMED, self._now_ns, "" if clean else self._broken, keep=self._clean())
         elif self._broken:
             self._finish(EndKind.MALFORMED, self._now_ns, self._broken, keep=False)
-        elif decoder is not None and decoder.tokens >= exchange.stop_after:
+        elif exchange.decoder is not None and self._enough(exchange, exchange.decoder):
             self._finish(EndKind.CLIENT_STOP, self._now_ns, "", keep=False)
         elif exchange.headers_ns is None and self._head_bytes > MAX_HEAD_BYTES:
             self._finish(EndKind.MALFORMED, self._now_ns, f"response head longer than {MAX_HEAD_BYTES} bytes", keep=False)
+
+    def _enough(self, exchange: Exchange, decoder: Decoder) -> bool:
+        return exchange.stream and 0 <= exchange.stop_after <= decoder.tokens
 
     def _clean(self) -> bool:
         """The server keeps the connection, and our request was written to its end (a refusal may come before that)."""
@@ -218,7 +221,7 @@ class Connection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is None:
             return
-        exchange.connection = exchange.decoder = None
+        exchange.connection = None
         if keep:
             self._owner.released(self)
         else:

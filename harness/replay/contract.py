@@ -14,9 +14,11 @@ class ReplayPlan:
     """One attempt's load, complete: after the start nothing is computed that could be computed before.
 
     ``arrival_ns`` (n,) ascending, relative to the epoch; ``bodies`` n encoded request bodies; ``stop_after`` (n,) -1 for none.
-    ``after`` lists for each request those whose end it waits for; such a request arrives ``think_ns`` after the last of them completed, and
-    never if one of them failed, was rejected or cancelled. ``cancel_after_ns`` (n,): from its arrival, -1 never. ``workers`` processes
-    share the requests, sessions undivided.
+    ``after`` lists for each request those whose end it waits for; such a request arrives ``think_ns`` after the last of them completed
+    (``complete`` or ``client_stop``); its own ``arrival_ns`` is the planner's guess and unused. It ends as ``never_due`` when one of them
+    ended otherwise or was never due itself, and as ``never_sent`` when the drain's end came before its turn: both without an arrival.
+    ``cancel_after_ns`` (n,): from its arrival, -1 never; a request that has not ended by then is closed as ``cancelled``.
+    ``workers`` processes share the requests, sessions undivided.
     ``end_ns``: drain end, when whatever is open is closed and marked ``drain_end``. ``headers`` are sent and never recorded.
     ``cpus``/``spool_cpus``: cores to pin to, empty for none.
     """

@@ -10,16 +10,19 @@ from typing import Protocol
 
 from harness.clock import NS_PER_MS, NS_PER_S
 from harness.record.schema import EndKind
+from harness.replay.agenda import Agenda
 from harness.replay.connection import Connection
 from harness.replay.contract import ReplayPlan
 from harness.replay.dialer import Address, Dialer
-from harness.replay.exchange import FAILED_KINDS, Exchange, connect_end
+from harness.replay.exchange import FAILED_KINDS, Exchange, connect_end, not_sent
 from harness.replay.frames import encode_exchange
-from harness.replay.pacer import Pacer, burst
+from harness.replay.limits import Limits
+from harness.replay.pacer import burst
 from harness.replay.pool import Pool
 from harness.replay.timers import Timer, make_timer
 from harness.wire import PROTOCOLS
 from harness.wire.contract import Decoder
+from workloads.schedule import Int64
 
 BURST_NS = 50 * NS_PER_MS
 """Opening a connection takes a few loop passes, well under 50 ms even on a busy host: arrivals closer than that need one each, ready."""
@@ -52,7 +55,11 @@ SENT, ENDED, IN_FLIGHT, FAILED = range(4)
 
 
 class Engine:
-    """Open loop on absolute deadlines. ``done`` resolves when every offered request has ended."""
+    """Sends on absolute deadlines, whether the clock or the end of another request set them. ``done``: every offered request has ended.
+
+    A request that waits for others ends as never_due when one of them does not complete, and as never_sent when the run ends before it
+    came due; both without an arrival.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, plan: ReplayPlan, payloads: Sequence[bytes], address: Address, counts: Counts
@@ -64,16 +71,16 @@ class Engine:
         self.open_connections = 0
         self.live: set[Exchange] = set()
         protocol = PROTOCOLS[plan.protocol]
-        self.live_decoder: Callable[[], Decoder] = lambda: protocol.decoder(stream=True)
+        self.live_decoder: Callable[[bool], Decoder] = lambda stream: protocol.decoder(stream=stream)
         self._payloads = payloads
         self._stop_after = [int(s) for s in plan.stop_after]
-        self._pacer = Pacer(plan.arrival_ns.tolist(), plan.end_ns)
-        self._arrivals = plan.arrival_ns.tolist()
+        self._agenda = Agenda(plan.arrival_ns.tolist(), plan.end_ns, plan.after, _listed(plan.think_ns))
+        self._cancel_after = _listed(plan.cancel_after_ns)
         self._pool: Pool[Connection] = Pool(self._first_aim())
         self._dialer = Dialer(loop, self, address, plan.host if plan.tls else None, self._opened, self._connect_failed)
         self._backlog: deque[Exchange] = deque()  # arrived, held by the concurrency cap
         self._waiting: deque[Exchange] = deque()  # in flight, without a connection yet
-        self._by_deadline: deque[Exchange] = deque()
+        self._timeouts, self._cancels = Limits(), Limits()
         self._timer: Timer | None = None
         self._sink: Sink | None = None
         self._epoch_ns = 0
@@ -83,7 +90,7 @@ class Engine:
         self._no_open_before_ns = 0
 
     def _first_aim(self) -> int:
-        need = max(self.plan.warm_connections, burst(self._arrivals, BURST_NS))
+        need = max(self.plan.warm_connections, burst(self._agenda.by_clock, BURST_NS))
         return need if self.plan.concurrency_cap is None else min(need, self.plan.concurrency_cap)
 
     # -- life
@@ -100,11 +107,12 @@ class Engine:
         """Start pacing on ``epoch_ns``."""
         self._epoch_ns, self._sink = epoch_ns, sink
         self._timer = make_timer(self.loop, self._on_deadline)
-        self._timer.arm(epoch_ns + self._pacer.next_ns())
+        self._timer.arm(self.next_deadline_ns())
 
     def next_deadline_ns(self) -> int:
-        """Absolute instant of the next arrival or of the drain's end."""
-        return self._epoch_ns + self._pacer.next_ns()
+        """Absolute instant of the next arrival or planned cancellation, or of the drain's end."""
+        arrival, cancel = self._epoch_ns + self._agenda.next_ns(), self._cancels.next_ns()
+        return arrival if cancel is None else min(arrival, cancel)
 
     def abort(self, why: str) -> None:
         """End everything now: what is under way is our fault, what has not arrived was never sent."""
@@ -126,10 +134,9 @@ class Engine:
 
     def tick(self, now_ns: int) -> None:
         """Every 10 ms: request deadlines, stale connections, refill, counts."""
-        while self._by_deadline and self._deadline_of(self._by_deadline[0]) <= now_ns:
-            exchange = self._by_deadline.popleft()
-            if exchange.kind is None:
-                self._stop(exchange, EndKind.TIMEOUT, "no end of the response within the request's time limit")
+        self._cancel(now_ns)  # first: a cancellation that has a limit was planned before the time limit
+        for exchange in self._timeouts.due(now_ns):
+            self._stop(exchange, EndKind.TIMEOUT, "no end of the response within the request's time limit")
         for connection in self._pool.retire(now_ns):
             connection.close()
         self._refill()
@@ -145,26 +152,37 @@ class Engine:
     def _on_deadline(self) -> None:
         now_ns = time.monotonic_ns()
         since_ns = now_ns - self._epoch_ns
-        for request_id in self._pacer.due(since_ns):
-            self._admit(request_id)
+        for arrival_ns, request_id in self._agenda.due(since_ns):
+            self._admit(request_id, arrival_ns)
+        self._cancel(now_ns)
         if since_ns >= self.plan.end_ns:
             self._end_all(EndKind.DRAIN_END, "")
-        elif self._timer is not None and not self._over:
-            self._timer.arm(self._epoch_ns + self._pacer.next_ns())
+        else:
+            self._rearm()
         self._refill()
 
-    def _admit(self, request_id: int) -> None:
-        exchange = self._exchange(request_id)
-        if self.plan.request_timeout_ns is not None:
-            self._by_deadline.append(exchange)
+    def _rearm(self) -> None:
+        if self._timer is not None and not self._over:
+            self._timer.arm(self.next_deadline_ns())
+
+    def _admit(self, request_id: int, arrival_ns: int) -> None:
+        followed = self._agenda.followed(request_id)
+        exchange = Exchange(request_id, self._epoch_ns + arrival_ns, self._stop_after[request_id], followed)
+        self._limit(exchange)
         cap = self.plan.concurrency_cap
         if cap is not None and len(self.live) >= cap:
             self._backlog.append(exchange)
         else:
             self._launch(exchange)
 
-    def _exchange(self, request_id: int) -> Exchange:
-        return Exchange(request_id, self._epoch_ns + self._arrivals[request_id], self._stop_after[request_id])
+    def _limit(self, exchange: Exchange) -> None:
+        """From the arrival, as every clock of a request: a wait for the cap or for a connection is part of it."""
+        timeout_ns = self.plan.request_timeout_ns
+        if timeout_ns is not None:
+            self._timeouts.put(exchange.arrival_ns + timeout_ns, exchange)
+        cancel_ns = self._cancel_after[exchange.request_id] if self._cancel_after else -1
+        if cancel_ns >= 0 and (timeout_ns is None or cancel_ns < timeout_ns):
+            self._cancels.put(exchange.arrival_ns + cancel_ns, exchange)
 
     def _launch(self, exchange: Exchange) -> None:
         self.live.add(exchange)
@@ -185,9 +203,9 @@ class Engine:
         self._tally[SENT] += 1
         connection.send(exchange, self._payloads[exchange.request_id])
 
-    def _deadline_of(self, exchange: Exchange) -> int:
-        # From the arrival, as every clock of a request: a wait for the cap or for a connection is part of it.
-        return exchange.arrival_ns + (self.plan.request_timeout_ns or 0)
+    def _cancel(self, now_ns: int) -> None:
+        for exchange in self._cancels.due(min(now_ns, self._epoch_ns + self.plan.end_ns - 1)):
+            self._stop(exchange, EndKind.CANCELLED, "")
 
     # -- connections
 
@@ -249,12 +267,30 @@ class Engine:
         self._tally[FAILED] += exchange.kind in FAILED_KINDS
         if self._sink is not None:
             self._sink.write(encode_exchange(exchange.raw(self._epoch_ns)))
+        if exchange.followed:
+            self._follow(exchange)
+        exchange.forget()
         if not self._over and self._backlog and len(self.live) < (self.plan.concurrency_cap or 0):
             self._launch(self._backlog.popleft())
         self._see_if_done()
 
+    def _follow(self, exchange: Exchange) -> None:
+        if exchange.completed() and exchange.end_ns is not None:
+            self._agenda.completed(exchange.request_id, exchange.end_ns - self._epoch_ns)
+            self._rearm()
+            return
+        for request_id in self._agenda.lost(exchange.request_id):
+            self._write_off(request_id, EndKind.NEVER_DUE)
+
+    def _write_off(self, request_id: int, kind: EndKind, arrival_ns: int | None = None) -> None:
+        """Record the end of a request that did not come due."""
+        self._tally[ENDED] += 1
+        end_ns = None if arrival_ns is None else time.monotonic_ns() - self._epoch_ns
+        if self._sink is not None:
+            self._sink.write(encode_exchange(not_sent(request_id, kind, arrival_ns, end_ns)))
+
     def _see_if_done(self) -> None:
-        if self._tally[ENDED] == len(self._arrivals) and not self.done.done():
+        if self._tally[ENDED] == len(self._payloads) and not self.done.done():
             self.done.set_result(None)
 
     def _stop(self, exchange: Exchange, kind: EndKind, error: str) -> None:
@@ -272,6 +308,10 @@ class Engine:
             self._timer.close()
         for exchange in [*self.live, *self._backlog]:
             self._stop(exchange, kind, error)
-        for request_id in self._pacer.rest():
-            self.ended(self._exchange(request_id), EndKind.NEVER_SENT, time.monotonic_ns(), "")
+        for request_id, arrival_ns in self._agenda.rest():
+            self._write_off(request_id, EndKind.NEVER_SENT, arrival_ns)
         self._see_if_done()
+
+
+def _listed(values: Int64 | None) -> list[int]:
+    return [] if values is None else values.tolist()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from harness.record.schema import EndKind
 from harness.replay.frames import RawExchange
-from harness.wire.contract import Decoder
+from harness.replay.verdict import COMPLETED, verdict
+from harness.wire.contract import Decoded, Decoder
 
 if TYPE_CHECKING:
     from harness.replay.connection import Connection
@@ -34,11 +35,15 @@ _STATUS_WINS = frozenset({EndKind.COMPLETE, EndKind.RESET, EndKind.TIMEOUT, EndK
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """State of one request. ``kind`` None: it has not ended. ``connection`` None: not sent yet, or over."""
+    """State of one request. ``kind`` None: it has not ended. ``connection`` None: not sent yet, or over.
+
+    ``followed``: others wait for its end, so its body is decoded live; no other is, but to count for ``stop_after``.
+    """
 
     request_id: int
     arrival_ns: int
     stop_after: int
+    followed: bool = False
     send_ns: int | None = None
     headers_ns: int | None = None
     end_ns: int | None = None
@@ -62,6 +67,19 @@ class Exchange:
         self.end_ns = now_ns
         self.error = error
 
+    def completed(self) -> bool:
+        """Whether an ended exchange lets its followers come due; the body is judged as it will be for the record. Callable once."""
+        if self.kind is None:
+            raise ValueError(f"request {self.request_id} has not ended")
+        decoded = Decoded() if self.decoder is None else self.decoder.finish()
+        return verdict(self.kind, self.status, self.error, decoded)[0] in COMPLETED
+
+    def forget(self) -> None:
+        """Free the body: something may still point at an exchange that is over, such as its time limit."""
+        self.decoder = None
+        self.stamps.clear()
+        self.chunks.clear()
+
     def raw(self, epoch_ns: int) -> RawExchange:
         """Everything the spooler needs, on the run's epoch."""
         if self.kind is None:
@@ -81,6 +99,11 @@ class Exchange:
             sizes=tuple(map(len, self.chunks)),
             body=b"".join(self.chunks),
         )
+
+
+def not_sent(request_id: int, kind: EndKind, arrival_ns: int | None, end_ns: int | None) -> RawExchange:
+    """A request that ended without having come due; stamps on the run's epoch, None for what never happened."""
+    return RawExchange(request_id, arrival_ns, None, None, end_ns, kind, None, False, None, "", (), (), b"")
 
 
 def _since(stamp_ns: int | None, epoch_ns: int) -> int | None:

@@ -24,7 +24,7 @@ class RawExchange(NamedTuple):
     """One ended exchange, undecoded. ``stamps``/``sizes``: one entry a read piece, ns on the epoch and bytes; ``body``: all joined."""
 
     request_id: int
-    arrival_ns: int
+    arrival_ns: int | None
     send_ns: int | None
     headers_ns: int | None
     end_ns: int | None
@@ -60,7 +60,7 @@ def encode_exchange(raw: RawExchange) -> bytes:
     count = len(raw.stamps)
     fixed = _FIXED.pack(
         raw.request_id,
-        raw.arrival_ns,
+        _or(raw.arrival_ns, _NONE_NS),
         _or(raw.send_ns, _NONE_NS),
         _or(raw.headers_ns, _NONE_NS),
         _or(raw.end_ns, _NONE_NS),
@@ -95,7 +95,7 @@ def _decode_exchange(payload: bytes) -> RawExchange:
     numbers = struct.unpack_from(f"<{count}q{count}I", payload, at + error_size)
     return RawExchange(
         ident,
-        arrival,
+        _ns(arrival),
         _ns(send),
         _ns(headers),
         _ns(end),

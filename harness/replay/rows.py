@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
+
 from harness.record.schema import REQUESTS, EndKind, EventKind
 from harness.replay.contract import ReplayPlan
 from harness.replay.frames import RawExchange
+from harness.replay.verdict import verdict
 from harness.wire.contract import Decoded, Protocol_
-
-_ERROR_WINS = frozenset({EndKind.COMPLETE, EndKind.RESET, EndKind.TIMEOUT, EndKind.DRAIN_END})
-"""An error object had come before the exchange ended in one of these: the server had answered, and that is how the request ended."""
 
 
 def exchange_row(raw: RawExchange, protocol: Protocol_) -> dict[str, Any]:
     """Decode one exchange. The worker knows how the transport ended; here the body decides whether a complete response was a good one."""
     decoded = _decode(raw, protocol)
-    kind, error = _verdict(raw, decoded)
+    kind, error = verdict(raw.kind, raw.status, raw.error, decoded)
     events = decoded.events
     if raw.kind is EndKind.HTTP_ERROR:
         # An error page is no stream: of its events only a well-formed error object means anything.
@@ -54,28 +54,17 @@ def _decode(raw: RawExchange, protocol: Protocol_) -> Decoded:
     return decoder.finish()
 
 
-def _verdict(raw: RawExchange, decoded: Decoded) -> tuple[EndKind, str]:
-    """Final kind and its short text: every exchange gets exactly one."""
-    if decoded.error is not None and raw.kind in _ERROR_WINS:
-        return EndKind.ERROR_EVENT, decoded.error
-    if raw.kind is EndKind.HTTP_ERROR:
-        return raw.kind, decoded.error or raw.error or f"HTTP {raw.status}"
-    if raw.kind is not EndKind.COMPLETE:
-        return raw.kind, raw.error
-    if decoded.malformed is not None:
-        return EndKind.MALFORMED, decoded.malformed
-    if not decoded.complete:
-        return EndKind.MALFORMED, "the response ended without the protocol's end mark"
-    return EndKind.COMPLETE, ""
-
-
 def missing_rows(plan: ReplayPlan, recorded: Collection[int], kind: EndKind) -> list[dict[str, Any]]:
-    """Rows for every offered request that has none, so that the partition closes: ``kind`` and the arrival, all else null."""
+    """Rows for every offered request that has none, so that the partition closes: ``kind`` and the arrival, all else null.
+
+    A request that waits for others has no arrival but the one that was lost: null, not the planned one.
+    """
     known = set(recorded)
     error = "no row: the load engine stopped before it recorded this request"
     empty: dict[str, Any] = dict.fromkeys(REQUESTS.names) | {name: [] for name in ("event_ns", "event_tokens", "event_bytes", "event_kind")}
+    waits = [False] * len(plan.arrival_ns) if plan.after is None else (np.diff(plan.after.offsets) > 0).tolist()
     return [
-        empty | {"request_id": i, "arrival_ns": arrival, "end_kind": kind.value, "error": error}
+        empty | {"request_id": i, "arrival_ns": None if waits[i] else arrival, "end_kind": kind.value, "error": error}
         for i, arrival in enumerate(plan.arrival_ns.tolist())
         if i not in known
     ]

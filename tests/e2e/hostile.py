@@ -1,11 +1,16 @@
-"""A server that behaves as its requests ask it to, badly. Run as a process: prints its port. The prompt names the behaviour."""
+"""A server that behaves as its requests ask it to, badly. Run as a process: prints its port. The prompt names the behaviour.
+
+With a path as argument it appends the sha256 of each request body to that file, a line each.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 Writer = asyncio.StreamWriter
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
@@ -137,13 +142,21 @@ BEHAVIOURS: dict[str, Callable[[Writer], Awaitable[bool]]] = {
 }
 
 
+def log(body: bytes) -> None:
+    if len(sys.argv) > 1:
+        with Path(sys.argv[1]).open("a", encoding="ascii") as file:
+            file.write(hashlib.sha256(body).hexdigest() + "\n")
+
+
 async def serve(reader: asyncio.StreamReader, writer: Writer) -> None:
     try:
         keep = True
         while keep:
             head = await reader.readuntil(b"\r\n\r\n")
             size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            prompt = json.loads(await reader.readexactly(size))["prompt"]
+            body = await reader.readexactly(size)
+            log(body)
+            prompt = json.loads(body)["prompt"]
             keep = await BEHAVIOURS[prompt.split()[0]](writer)
             await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError):

@@ -5,76 +5,25 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
-from harness.clock import MonotonicClock
 from harness.errors import HostError
-from harness.record.schema import REQUESTS, SAMPLES, EndKind, EventKind
-from harness.record.segments import read_segments
-from harness.replay.contract import ReplayPlan, ReplaySummary
+from harness.record.schema import EndKind, EventKind
 from harness.replay.session import ReplaySession, missing_rows
-from harness.wire import PROTOCOLS
-from harness.wire.contract import Ask
+from tests.e2e.replaying import CLOCK, MS, hostile, plan, replay, rows, samples, start
 
 pytestmark = pytest.mark.e2e
-
-MS = 1_000_000
-CLOCK = MonotonicClock()
 
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    command = [sys.executable, str(Path(__file__).with_name("hostile.py"))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        yield int(server.stdout.readline())
-        server.kill()
-
-
-def plan(folder: Path, port: int, prompts: Sequence[str], *, every_ms: float = 20, end_ms: float = 4000, **changes: Any) -> ReplayPlan:
-    protocol = PROTOCOLS["completions"]
-    base: dict[str, Any] = {
-        "host": "127.0.0.1",
-        "port": port,
-        "path": protocol.path,
-        "protocol": "completions",
-        "arrival_ns": (np.arange(len(prompts)) * every_ms * MS).astype(np.int64),
-        "bodies": [protocol.encode(Ask("tiny", prompt, 5, True, i)) for i, prompt in enumerate(prompts)],
-        "stop_after": np.full(len(prompts), -1, dtype=np.int64),
-        "end_ns": int(end_ms * MS),
-        "segments": folder,
-    }
-    return ReplayPlan(**(base | changes))
-
-
-def start(made: ReplayPlan) -> ReplaySession:
-    session = ReplaySession(made, CLOCK)
-    session.start()
-    session.go(CLOCK.now_ns() + 300 * MS)
-    return session
-
-
-def replay(made: ReplayPlan) -> tuple[list[dict[str, Any]], ReplaySummary]:
-    summary = start(made).wait(30)
-    return rows(made), summary
-
-
-def rows(made: ReplayPlan) -> list[dict[str, Any]]:
-    table, _ = read_segments(made.segments, "requests-w0", REQUESTS)
-    return sorted(table.to_pylist(), key=lambda row: int(row["request_id"]))
-
-
-def samples(made: ReplayPlan, metric: str) -> list[float]:
-    table, _ = read_segments(made.segments, "client-w0", SAMPLES)
-    return [row["value"] for row in table.to_pylist() if row["metric"] == metric and row["source"] == "client"]
+    with hostile() as port:
+        yield port
 
 
 EXPECTED = {
@@ -200,7 +149,7 @@ def test_losing_a_process_ends_with_a_fault_and_every_request_can_be_accounted_f
     session = start(made)
     while session.progress().ended < 100:
         assert not session.finished(0.05)
-    os.kill(session.worker_pid if victim == "worker" else session.spooler_pid, signal.SIGKILL)
+    os.kill(session.roles()["client" if victim == "worker" else victim], signal.SIGKILL)
     summary = session.wait(20)
     assert summary.fault is not None
     assert victim in summary.fault

@@ -151,6 +151,12 @@ def test_a_role_that_is_gone_makes_no_rows() -> None:
     assert all(r["t_ns"] == 5 for r in rows)
 
 
+def test_several_processes_of_one_role_are_one_source_told_apart_by_label() -> None:
+    rows = HostWatch(VirtualClock(), {"client/w0": os.getpid(), "client/w1": os.getppid()}).rows(5)
+    found = {(r["source"], r["labels"]) for r in rows if r["metric"] == "cpu_s_total"}
+    assert found == {("client", "w0"), ("client", "w1")}
+
+
 class Handler(BaseHTTPRequestHandler):
     pages: list[tuple[int, bytes]] = []  # noqa: RUF012 - set per test below
     asked = threading.Event()

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from harness.record.schema import EndKind
 from harness.replay.connection import MAX_HEAD_BYTES, Connection
 from harness.replay.exchange import Exchange, connect_end
+from harness.replay.rows import exchange_row
+from harness.wire import PROTOCOLS
 from harness.wire.contract import Decoder
-from harness.wire.decode import StreamDecoder
+from harness.wire.decode import BodyDecoder, StreamDecoder
 from tests.unit.test_wire_sse import cut
 
 
@@ -45,8 +47,8 @@ class Desk:
         self.ends: list[tuple[EndKind, str]] = []
         self.live_decoder: Any = self._decoder
 
-    def _decoder(self) -> Decoder:
-        return StreamDecoder()
+    def _decoder(self, stream: bool) -> Decoder:
+        return StreamDecoder() if stream else BodyDecoder()
 
     def made(self) -> None:
         pass
@@ -63,11 +65,11 @@ class Desk:
         self.ends.append((exchange.kind, error))
 
 
-def sent(stop_after: int = -1) -> tuple[Desk, Wire, Connection, Exchange]:
+def sent(stop_after: int = -1, *, followed: bool = False) -> tuple[Desk, Wire, Connection, Exchange]:
     desk, wire = Desk(), Wire()
     connection = Connection(desk, None)
     connection.connection_made(wire)
-    exchange = Exchange(0, 0, stop_after)
+    exchange = Exchange(0, 0, stop_after, followed)
     connection.send(exchange, b"POST")
     return desk, wire, connection, exchange
 
@@ -184,6 +186,53 @@ def test_client_stop_counts_live_and_keeps_the_overshoot_of_its_last_read() -> N
     connection.data_received(chunk(TOKEN) + chunk(TOKEN))
     assert (desk.ends, wire.closed, desk.idle) == ([(EndKind.CLIENT_STOP, "")], True, 0)
     assert exchange.chunks == [TOKEN] * 3
+
+
+DONE, ERROR = b"data: [DONE]\n\n", b'data: {"error":{"message":"full","type":"Overloaded","code":503}}\n\n'
+JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "completed"),
+    [
+        (CHUNKED + chunk(TOKEN) + chunk(DONE) + b"0\r\n\r\n", True),
+        (WHOLE, False),  # no end mark
+        (CHUNKED + chunk(TOKEN) + chunk(ERROR) + chunk(DONE) + b"0\r\n\r\n", False),
+        (CHUNKED + chunk(b"data: {oops\n\n") + chunk(DONE) + b"0\r\n\r\n", False),
+        (CHUNKED + b"0\r\n\r\n", False),
+        (JSON + b'content-length: 50\r\n\r\n{"choices":[{"text":"a","token_ids":[7]}]}', False),
+        (JSON + b'content-length: 42\r\n\r\n{"choices":[{"text":"a","token_ids":[7]}]}', True),
+        (JSON + b"content-length: 0\r\n\r\n", False),
+        (b"HTTP/1.1 204 No\r\n\r\n", False),
+        (b"HTTP/1.1 429 No\r\ncontent-length: 2\r\n\r\n{}", False),
+    ],
+)
+def test_a_followed_request_is_judged_live_as_its_row_will_be(answer: bytes, completed: bool) -> None:
+    desk, _, connection, exchange = sent(followed=True)
+    connection.data_received(answer)
+    connection.connection_lost(None)
+    raw = exchange.raw(0)
+    assert len(desk.ends) == 1
+    assert exchange.completed() is completed
+    assert (exchange_row(raw, PROTOCOLS["completions"])["end_kind"] == "complete") is completed
+
+
+EVENTS = st.sampled_from([TOKEN, DONE, ERROR, TOKEN[:9], b"data: {oops\n\n", b": note\n\n"])
+
+
+@given(st.lists(EVENTS, max_size=5), st.booleans(), st.booleans())
+def test_any_stream_is_judged_live_as_its_row_will_be(events: list[bytes], whole: bool, stop: bool) -> None:
+    _, _, connection, exchange = sent(2 if stop else -1, followed=True)
+    connection.data_received(CHUNKED + b"".join(map(chunk, events)) + (b"0\r\n\r\n" if whole else b""))
+    connection.connection_lost(None)
+    row = exchange_row(exchange.raw(0), PROTOCOLS["completions"])
+    assert exchange.completed() == (row["end_kind"] in ("complete", "client_stop"))
+
+
+def test_nothing_is_decoded_for_a_request_that_nobody_waits_for() -> None:
+    _, _, connection, exchange = sent()
+    connection.data_received(CHUNKED + chunk(TOKEN))
+    assert exchange.decoder is None
 
 
 def test_bytes_on_an_idle_connection_close_it() -> None:

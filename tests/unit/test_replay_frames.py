@@ -16,7 +16,7 @@ def exchanges(draw: st.DrawFn) -> RawExchange:
     maybe = st.none() | NS
     return RawExchange(
         request_id=draw(st.integers(0, 2**40)),
-        arrival_ns=draw(NS),
+        arrival_ns=draw(maybe),
         send_ns=draw(maybe),
         headers_ns=draw(maybe),
         end_ns=draw(maybe),

@@ -9,9 +9,11 @@ import pytest
 
 from harness.record.schema import REQUESTS, EndKind, EventKind
 from harness.replay.contract import ReplayPlan
+from harness.replay.exchange import not_sent
 from harness.replay.frames import RawExchange
 from harness.replay.rows import exchange_row, missing_rows
 from harness.wire import PROTOCOLS
+from workloads.schedule import Ragged
 
 TOKEN = b'data: {"choices":[{"text":"a","token_ids":[7]}]}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -87,3 +89,16 @@ def test_missing_rows_close_the_partition() -> None:
     seen = [(r["request_id"], r["arrival_ns"], r["end_kind"], r["end_ns"]) for r in rows]
     assert seen == [(0, 0, "client_fault", None), (2, 9, "client_fault", None)]
     assert pa.Table.from_pylist(rows, REQUESTS).num_rows == 2
+
+
+def test_a_missing_row_of_a_request_that_waits_has_no_arrival() -> None:
+    after = Ragged.of([[], [0], []], np.int64)
+    plan = ReplayPlan("h", 1, "/", "chat", np.array([0, 5, 9]), [b""] * 3, np.full(3, -1), 10, Path("x"), after=after)
+    assert [r["arrival_ns"] for r in missing_rows(plan, (), EndKind.CLIENT_FAULT)] == [0, None, 9]
+
+
+def test_a_request_that_did_not_come_due_has_no_stamps() -> None:
+    made = exchange_row(not_sent(4, EndKind.NEVER_DUE, None, None), PROTOCOLS["completions"])
+    table = pa.Table.from_pylist([made], REQUESTS)
+    assert (made["request_id"], made["end_kind"], made["error"]) == (4, "never_due", None)
+    assert [table[name].null_count for name in ("arrival_ns", "send_ns", "headers_ns", "end_ns", "http_status")] == [1] * 5

@@ -14,8 +14,13 @@ from harness.replay.contract import ReplayPlan
 from harness.replay.session import ReplaySession, check_plan
 from harness.replay.timers import SPIN_NS, SpinTimer, TimerFd
 from harness.replay.worker import request_head
+from workloads.schedule import Ragged
 
 PLAN = ReplayPlan("127.0.0.1", 80, "/v1/completions", "completions", np.array([0, 5]), [b"a", b"b"], np.full(2, -1), 10, Path("x"))
+
+
+def rows(*after: list[int]) -> Ragged:
+    return Ragged.of(after, np.int64)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +30,15 @@ PLAN = ReplayPlan("127.0.0.1", 80, "/v1/completions", "completions", np.array([0
         ({"arrival_ns": np.array([5, 0])}, "plan_order"),
         ({"protocol": "smtp"}, "plan_protocol"),
         ({"concurrency_cap": 0}, "plan_cap"),
+        ({"concurrency_cap": 3, "workers": 2}, "plan_cap"),
+        ({"workers": 0}, "plan_workers"),
+        ({"cancel_after_ns": np.array([1])}, "plan_lengths"),
+        ({"after": rows([], [0])}, "plan_lengths"),
+        ({"after": rows([], [2]), "think_ns": np.array([-1, 0])}, "plan_after"),
+        ({"after": rows([], [-1]), "think_ns": np.array([-1, 0])}, "plan_after"),
+        ({"after": rows([], [0]), "think_ns": np.array([-1, -1])}, "plan_think"),
+        ({"after": rows([1], [0]), "think_ns": np.array([0, 0])}, "plan_circle"),
+        ({"after": rows([], [1]), "think_ns": np.array([-1, 0])}, "plan_circle"),
         ({"headers": {"X-A": "b\r\nX-B: c"}}, "plan_header"),
         ({"headers": {"X A": "b"}}, "plan_header"),
         ({"path": "/v1 HTTP/1.1\r\nX: y"}, "plan_header"),
