@@ -6,25 +6,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from workloads.profiles import archives, tables
+from workloads.profiles import tables, weka
+from workloads.traces import servegen_profile
 
 _PROFILES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "azure-2023": tables.azure,
     "azure-2024": tables.azure,
     "azure-lmm-2025": tables.azure,
-    "burstgpt": tables.plain_csv,
+    "burstgpt": tables.burstgpt,
     "csv": tables.plain_csv,
     "jsonl": tables.plain_json_lines,
     "lengths": tables.plain_csv,
     "mooncake": tables.mooncake,
     "qwen-bailian": tables.plain_json_lines,
     "ragpulse": tables.ragpulse,
-    "servegen": archives.servegen,
+    "servegen": servegen_profile.profile,
     "text": tables.plain_text,
     "tracelab": tables.tracelab,
     "vidur": tables.plain_csv,
     "vtc-arena": tables.plain_csv,
-    "weka-agentic": archives.weka,
+    "weka-agentic": weka.weka,
 }
 
 

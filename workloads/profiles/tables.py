@@ -110,6 +110,12 @@ def _components(path: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def burstgpt(path: Path) -> dict[str, Any]:
+    """BurstGPT's CSV, or its rows as JSON lines."""
+    raw = read_bytes(path)
+    return json_profile(raw, objects(raw), None) if raw.lstrip().startswith(b"{") else csv_profile(raw)
+
+
 def tracelab(path: Path) -> dict[str, Any]:
     """TraceLab's rounds, or the CSV of its replayer."""
     raw = read_bytes(path)
