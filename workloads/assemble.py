@@ -57,6 +57,7 @@ def assemble(plan: WorkloadPlan, trace: Trace | None) -> Rows:
         return Rows(_closed(plan, rows, horizon_ns, ledger), ledger)
     check_clock(plan, rows)
     if isinstance(plan.arrivals, TraceArrivals):
+        need_order(rows, "arrivals.process=trace")
         _check_cover(plan, done.extent_ns, horizon_ns)
         rows = _within(plan, _waiting(plan, rows, ledger), horizon_ns, ledger)
     else:
@@ -91,19 +92,18 @@ def _waiting(plan: WorkloadPlan, rows: Trace, ledger: Ledger) -> Trace:
         return sessions.by_the_clock(rows, rows.turns)
     chosen = plan.sessions or SessionPlan()
     rows, said = sessions.waiting(rows, rows.turns, chosen)
-    ledger.add("think", {"think_s": chosen.think_s, "think_limit_s": chosen.think_limit_s}, rows, said)
+    ledger.add("think", {"think_s": chosen.think_s, "think_limit_s": chosen.think_limit_s}, rows, said, planned=True)
     return rows
 
 
 def _within(plan: WorkloadPlan, rows: Trace, horizon_ns: int, ledger: Ledger) -> Trace:
     """What is planned to arrive before the horizon, in order of arrival."""
     if rows.turns is None:
-        need_order(rows, "arrivals.process=trace")
         kept = transforms.cut(rows, 0, int(np.searchsorted(rows.arrival_ns, horizon_ns)))
         said: sessions.Said = {}
     else:
         kept, said = sessions.in_send_order(rows, horizon_ns)
-    ledger.add("horizon", {"horizon_s": plan.horizon_s}, kept, said)
+    ledger.add("horizon", {"horizon_s": plan.horizon_s}, kept, said, planned=True)
     return kept
 
 
@@ -147,7 +147,7 @@ def _closed(plan: WorkloadPlan, rows: Trace, horizon_ns: int, ledger: Ledger) ->
     think_s = (plan.sessions.think_s if plan.sessions else None) or 0.0
     rows, said = sessions.closed(rows, plan.users or 1, transforms.to_ns(think_s))
     rows = replace(rows, clock="relative")
-    ledger.add("closed", {"users": plan.users, "think_s": think_s}, rows, said)
+    ledger.add("closed", {"users": plan.users, "think_s": think_s}, rows, said, planned=True)
     return _within(plan, rows, horizon_ns, ledger)
 
 

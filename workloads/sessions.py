@@ -34,8 +34,11 @@ def with_history(rows: Trace, turns: Turns, plan: SessionPlan, answers: Int64) -
     if turns.history == "excluded":
         parent = Ragged(frozen(np.concatenate((np.zeros(1, np.int64), np.cumsum(has)))), frozen(extends[has]))
         whole = accumulate(rows.input_tokens, parent, rows.input_tokens + np.where(has, answers[extends], 0))
-        added = int(whole.sum() - rows.input_tokens.sum())
-        return replace(rows, input_tokens=frozen(whole), turns=replace(turns, history="included")), {"history_tokens_added": added}
+        said: Said = {
+            "history_tokens_added": int(whole.sum() - rows.input_tokens.sum()),
+            "later_turns_without_history": int((~has & (turns.turn > 0)).sum()),
+        }
+        return replace(rows, input_tokens=frozen(whole), turns=replace(turns, history="included")), said
     shorter = has & (rows.input_tokens < rows.input_tokens[extends])
     kept = frozen(np.where(shorter, -1, extends))
     return replace(rows, turns=replace(turns, extends=kept)), {"turns_shorter_than_history": int(shorter.sum())}
@@ -88,7 +91,8 @@ no later moment of the loop repeats."""
 def closed(rows: Trace, users: int, think_ns: int) -> tuple[Trace, Said]:
     """Deal rows, or whole sessions, to ``users`` in turn; each sends its next request ``think_ns`` after the end of the one before.
 
-    Where the trace has no sessions, a user's requests are one. A chain ends with its rows: how long they last is known after the run.
+    Where the trace has no sessions, a user's requests are one; a session that forks becomes a line, in order of its turns. A chain ends
+    with its rows: how long they last is known after the run.
     Raises UsageError with fewer rows than users.
     """
     unit = sessions_of(rows)
@@ -118,7 +122,7 @@ def _one_session_each(user: Int64, place: Int64) -> Turns:
 
 
 def in_send_order(rows: Trace, horizon_ns: int) -> tuple[Trace, Said]:
-    """Rows that are planned to arrive before the horizon, by arrival; of one instant, what others wait for first, then earlier turns.
+    """Rows that are planned to arrive before the horizon, by arrival; of one instant, what others wait for comes first.
 
     Whoever waits is planned no earlier than what it waits for, so what lies behind a turn that is left out is left out with it.
     """
@@ -126,13 +130,19 @@ def in_send_order(rows: Trace, horizon_ns: int) -> tuple[Trace, Said]:
     if turns is None:
         raise AssertionError("rows without sessions are cut where they are")
     inside = rows.arrival_ns < horizon_ns
-    depth = accumulate(np.zeros_like(rows.arrival_ns), turns.after, np.ones_like(rows.arrival_ns))
-    order = np.lexsort((turns.turn, depth, rows.arrival_ns))
+    order = np.lexsort((_depth(turns.after), rows.arrival_ns))
     session = numbered(turns.session)
     begun = np.zeros(int(session.max()) + 1 if len(session) else 0, np.bool_)
     begun[session[inside]] = True
     said: Said = {"turns_left_out": int((~inside & begun[session]).sum())}
     return rows.take(order[inside[order]]), said
+
+
+def _depth(after: Ragged) -> Int64:
+    """How many rows lie before each in the way to it; all 0 where every reference points back, so that row order does as well."""
+    none = np.zeros(len(after), dtype=np.int64)
+    owner = np.repeat(np.arange(len(after), dtype=np.int64), np.diff(after.offsets))
+    return none if (after.values.astype(np.int64) < owner).all() else accumulate(none, after, none + 1)
 
 
 def accumulate(base: Int64, after: Ragged, step: Int64) -> Int64:

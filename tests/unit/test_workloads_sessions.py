@@ -14,7 +14,7 @@ from harness.errors import UsageError
 from tests.unit.test_workloads_transforms import attempt, column, make_trace, rich_traces, with_turns
 from workloads import WorkloadPlan, check_rows
 from workloads.assemble import assemble
-from workloads.schedule import Ragged, Trace
+from workloads.schedule import Ragged, Trace, Turns
 from workloads.sessions import accumulate
 
 S = 10**9
@@ -130,7 +130,7 @@ def test_a_process_starts_sessions_and_their_turns_keep_their_distance() -> None
     assert rows.arrival_ns.tolist() == [5 * S // 2, 13 * S // 2, 15 * S // 2]  # the rest lies behind 10 s
     rows = play(chat("session"), arrivals=process, loop="partly_open")
     assert rows.arrival_ns.tolist() == [5 * S // 2, 9 * S // 2, 15 * S // 2, 15 * S // 2, 15 * S // 2]
-    assert waits(rows) == [[], [0], [], [2], [1]]  # of one instant, who waits less deep comes first
+    assert waits(rows) == [[], [0], [], [2], [1]]
     assert log_of(chat("session"), arrivals=process)["session_starts"]["effect"]["sessions"] == 2
 
 
@@ -228,6 +228,7 @@ def test_a_closed_loop_without_a_trace_makes_rate_times_horizon_requests_ready()
         ({"loop": "closed", "users": 9}, "workload.users"),
         ({"loop": "closed", "users": 1, "arrivals": {"process": "poisson", "rate": 1}}, "workload.closed_arrivals"),
         ({"loop": "closed", "users": 1, "arrivals": {"process": "constant", "rate": 3}}, "workload.rows_run_out"),
+        ({"loop": "closed", "users": 1, "cancellations": {"share": 0.1, "after_s": 1}}, "workload.closed_cancellations"),
         ({"loop": "partly_open", "trace": None}, "workload.no_sessions"),
         ({"prompts": {"source": "dataset", "dataset": SOURCE}}, "workload.dataset_history"),
         ({"prompts": {"source": "dataset"}}, "workload.dataset"),
@@ -241,6 +242,29 @@ def test_a_file_out_of_order_is_sent_only_after_sorting() -> None:
     trace = make_trace([5 * S, 9 * S, 0])
     assert "put the transform sort first" in codes(trace)["workload.unsorted"]
     assert play(trace, chain=[{"transform": "sort"}]).source_row.tolist() == [2, 0, 1]
+
+
+def test_sessions_out_of_order_are_refused_too() -> None:
+    trace = chat()
+    trace = replace(trace, arrival_ns=column([0, S, 4 * S, 5 * S, 3 * S]))
+    for loop in ("open", "partly_open"):
+        assert "workload.unsorted" in codes(trace, loop=loop, horizon_s=5)
+
+
+def test_a_row_may_wait_for_one_that_stands_behind_it_in_the_file() -> None:
+    trace = make_trace([0, 0, 0])
+    turns = Turns(column([0] * 3), column([2, 1, 0]), Ragged.of([[1], [2], []], np.int64), column([0, 0, -1]), column([-1] * 3), "included")
+    rows = play(replace(trace, turns=turns), loop="partly_open", horizon_s=1)
+    assert rows.source_row.tolist() == [2, 1, 0]
+    assert waits(rows) == [[], [0], [1]]
+
+
+def test_only_arrivals_by_the_clock_are_described_where_turns_wait() -> None:
+    entry = log_of(chat(), loop="partly_open")["trace_to_sent"]["effect"]
+    assert (entry["before"]["arrivals"], entry["after"]["arrivals"]) == (5, 2)
+    assert entry["after"]["mean_rate_rps"] == pytest.approx(1.0)
+    alone = log_of(make_trace(range(40)), loop="closed", users=4)["trace_to_sent"]["effect"]["after"]
+    assert (alone["arrivals"], alone["mean_rate_rps"]) == (4, pytest.approx(4.0))
 
 
 def test_rows_that_wait_for_each_other_are_refused() -> None:
