@@ -15,9 +15,14 @@ Tested = Literal["full file", "sample", "schema"]
 
 
 class Options(BaseModel):
-    """Base of a reader's options, as a manifest writes them under ``trace.options``: immutable, unknown keys refused."""
+    """Base of a reader's options, as a manifest writes them under ``trace.options``: immutable, unknown keys refused.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Words of a name may be joined by hyphens, as everywhere in a manifest, or by underscores.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=lambda name: name.replace("_", "-"), validate_by_name=True, validate_by_alias=True
+    )
 
 
 class NoOptions(Options):

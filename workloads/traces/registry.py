@@ -21,7 +21,23 @@ GROUP = "trigpoint.traces"
 HEAD_BYTES = 64 * 1024
 """What ``sniff`` sees of a file: more than any published header and first row, little enough to look at every file of a folder."""
 
-_MODULES = ("azure",)
+_MODULES = (
+    "lengths",
+    "azure",
+    "burstgpt",
+    "vtc",
+    "servegen",
+    "weka",
+    "otel",
+    "mooncake",
+    "bailian",
+    "ragpulse",
+    "tracelab",
+    "sharegpt",
+    "hf",
+    "own",
+    "table",
+)
 """Modules of this package; each has ``READERS``, a tuple of readers. Files are sniffed in this order, special before general."""
 
 
