@@ -173,6 +173,9 @@ def test_client_stop_refuses_realized_lengths_beyond_the_maximum(tmp_path: Path)
 def test_rows_that_cannot_be_sent_are_all_named(tmp_path: Path) -> None:
     found = problems(on_small(tmp_path, (0, 5), (3, 0), (600, 4)), search_path=[tmp_path])
     assert set(found) == {"workload.no_prompt", "workload.no_output", "workload.too_long"}
+    assert "drop_failed" in found["workload.no_output"]
+    dropped = on_small(tmp_path, (3, 5), (3, 0), chain=[{"transform": "drop_failed"}])
+    assert build(dropped, search_path=[tmp_path]).source_row.tolist() == [0]
     natural = on_small(tmp_path, (3, 0), output={"control": "natural"})
     assert build(natural, search_path=[tmp_path]).output_tokens.tolist() == [0]
     mended = on_small(tmp_path, (0, 0), chain=[{"transform": "scale_lengths"}])
@@ -294,9 +297,16 @@ def test_another_process_with_another_hash_seed_gives_the_same_digests() -> None
     chain = [
         {"transform": "window", "start_s": 0, "stop_s": 36},
         {"transform": "thin", "keep": 0.5},
+        {"transform": "jitter", "grid_s": 1e-7},
         {"transform": "time_compress", "factor": 1.5},
     ]
-    plans = [make_plan(chain=chain), synthetic(arrivals={"process": "gamma", "rate": 9, "cv": 2}, prompts={"source": "text"})]
+    tenants = [{"name": "a", "share": 0.5, "priority": 1}, {"name": "b", "share": 0.5, "request_class": "slow"}]
+    extras = {"tenants": tenants, "cancellations": {"share": 0.3, "after_s": 2}}
+    plans = [
+        make_plan(chain=chain, **extras),
+        make_plan(loop="closed", users=3),
+        synthetic(arrivals={"process": "gamma", "rate": 9, "cv": 2}, prompts={"source": "text"}),
+    ]
     command = [sys.executable, "-c", SCRIPT, str(TRACES), *(plan.model_dump_json() for plan in plans)]
     done = subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": "4242"}, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [content_digest(build(plan)) for plan in plans]

@@ -14,6 +14,7 @@ from harness.errors import UsageError
 from tests.unit.test_workloads_transforms import attempt, column, make_trace, rich_traces, with_turns
 from workloads import WorkloadPlan, check_rows
 from workloads.assemble import assemble
+from workloads.check import check_lengths
 from workloads.schedule import Ragged, Trace, Turns
 from workloads.sessions import accumulate
 
@@ -165,6 +166,20 @@ def test_a_history_that_is_not_counted_is_prompt_and_answer_and_the_new_part() -
     capped = play(chat(history="excluded"), output={"control": "capped", "max_tokens": 1})
     assert capped.input_tokens.tolist() == [10, 20, 36, 45, 77]  # no answer is longer than the server was told
     assert log_of(chat(history="excluded"))["history"]["effect"]["history_tokens_added"] == 12 + 22 + 39
+
+
+def test_a_history_that_outgrows_the_model_is_refused() -> None:
+    rows = play(chat(history="excluded"))  # the longest prompt is 79 tokens
+    check_lengths(make_plan(), rows, 80, 0)
+    with pytest.raises(UsageError, match=r"rows=1 of 5.*79 input(.|\n)*limit sessions\.max_turns"):
+        check_lengths(make_plan(), rows, 79, 0)
+
+
+def test_a_history_cut_by_a_window_is_counted() -> None:
+    chain = [{"transform": "window", "start_s": 3, "stop_s": 10}]
+    log = log_of(chat(history="excluded"), chain=chain, horizon_s=7)
+    assert log["window"]["effect"]["turns_without_predecessor"] == 2
+    assert log["history"]["effect"]["later_turns_without_history"] == 2
 
 
 def test_without_history_every_turn_is_a_prompt_of_its_own() -> None:
