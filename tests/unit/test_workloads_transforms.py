@@ -409,6 +409,15 @@ def test_equal_rows_leave_one_and_what_waited_for_the_other_waits_for_it() -> No
     assert done.turns.extends.tolist() == [-1, 0, 0]
 
 
+def test_turns_that_waited_for_equal_rows_may_be_equal_themselves() -> None:
+    after = Ragged.of([[], [], [0], [1], [2], [3], [4, 5]], np.int64)
+    turns = Turns(column([0] * 7), column([0, 0, 1, 1, 2, 2, 3]), after, column([-1, -1, 1, 1, 1, 1, 1]), column([-1] * 7), "included")
+    done = apply([Dedupe()], replace(make_trace([0, 0, 1, 1, 2, 2, 3]), turns=turns), 1).trace
+    assert done.source_row.tolist() == [0, 2, 4, 6]
+    assert done.turns is not None
+    assert [done.turns.after.row(k).tolist() for k in range(4)] == [[], [0], [1], [2]]
+
+
 @pytest.mark.parametrize("change", ["client", "kind", "failed", "blocks", "turns"])
 def test_rows_that_differ_in_any_column_are_no_duplicates(change: str) -> None:
     trace = with_turns(with_blocks(make_trace([0, 0], [8, 8]), [[1], [1]]), [0, 0], [[], []])

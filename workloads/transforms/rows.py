@@ -34,14 +34,14 @@ def drop_failed(step: DropFailed, state: State) -> State:  # noqa: ARG001 - the 
 def dedupe(step: Dedupe, state: State) -> State:  # noqa: ARG001 - the step has no parameters
     """Leave out rows that equal an earlier one in every column but their place in the file.
 
-    What waited for a row that is left out waits for the one that stays.
+    What waited for a row that is left out waits for the one that stays; turns that waited for two equal rows may then be equal themselves.
     """
-    trace = state.trace
-    twin = _first_equal(_columns(trace))
-    keep = twin == np.arange(len(trace))
-    if trace.turns is not None:
-        trace = replace(trace, turns=_rewired(trace.turns, twin))
-    return State(select(trace, keep), state.extent_ns)
+    trace, rows = state.trace, np.arange(len(state.trace))
+    twin, found = _first_equal(_columns(trace)), 0
+    while trace.turns is not None and (count := int((twin != rows).sum())) > found:
+        trace, found = replace(trace, turns=_rewired(trace.turns, twin)), count
+        twin = _first_equal(_columns(trace))
+    return State(select(trace, twin == rows), state.extent_ns)
 
 
 def _columns(trace: Trace) -> list[Int64]:
@@ -79,8 +79,13 @@ def _first_equal(columns: list[Int64]) -> Int64:
 
 
 def _rewired(turns: Turns, twin: Int64) -> Turns:
-    after = Ragged(turns.after.offsets, frozen(twin[turns.after.values.astype(np.int64)]))
-    return replace(turns, after=after, extends=frozen(np.where(turns.extends >= 0, twin[turns.extends], -1)))
+    """References to the first of equal rows, each once."""
+    rows = len(twin)
+    owner = np.repeat(np.arange(rows, dtype=np.int64), np.diff(turns.after.offsets))
+    pairs = np.unique(owner * rows + twin[turns.after.values.astype(np.int64)])
+    offsets = np.searchsorted(pairs, np.arange(rows + 1, dtype=np.int64) * rows).astype(np.int64)
+    extends = np.where(turns.extends >= 0, twin[turns.extends], -1)
+    return replace(turns, after=Ragged(frozen(offsets), frozen(pairs % max(rows, 1))), extends=frozen(extends))
 
 
 def loop(step: Loop, state: State) -> State:
