@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pickle
 import subprocess
@@ -319,3 +320,25 @@ def test_the_digest_of_a_known_plan_never_changes() -> None:
         content_digest(build(synthetic(horizon_s=2, arrivals={"process": "constant", "rate": 5}, prompts={"source": "text"})))
         == "6aedb8a6b9a9f2b13c4a182ec97ec8e59a9c94801aed8a1a1d59e4b671c604aa"
     )
+
+
+def questions(path: Path, count: int) -> dict[str, Any]:
+    """A data set of short conversations, each question of another length."""
+    pairs = [[{"from": "human", "value": "q" * (k + 1)}, {"from": "gpt", "value": "yes"}] for k in range(count)]
+    raw = json.dumps([{"id": str(k), "conversations": turns} for k, turns in enumerate(pairs)]).encode()
+    (path / "chats.json").write_bytes(raw)
+    return {"format": "sharegpt", "name": "chats.json", "sha256": hashlib.sha256(raw).hexdigest(), "options": {"tokenizer": "bytes"}}
+
+
+def test_texts_of_a_data_set_are_sent_at_their_own_lengths(tmp_path: Path) -> None:
+    prompts = {"source": "dataset", "dataset": questions(tmp_path, 40)}
+    plan = make_plan(prompts=prompts, horizon_s=1)
+    schedule = build(plan, search_path=[tmp_path, TRACES])
+    assert 1 < len(schedule) <= 40
+    for i, tokens in enumerate(schedule.input_tokens.tolist()):
+        assert schedule.prompts.text(i) == "q" * tokens
+    assert len(set(schedule.input_tokens.tolist())) == len(schedule)  # no text twice
+    assert [entry["name"] for entry in schedule.transforms][-2:] == ["dataset_lengths", "trace_to_sent"]
+    chat = build(plan.model_copy(update={"api": "chat"}), search_path=[tmp_path, TRACES], chat_overhead=5)
+    assert (chat.input_tokens - schedule.input_tokens).tolist() == [5] * len(chat)
+    assert "prompt.dataset_rows" in problems(make_plan(prompts=prompts), search_path=[tmp_path, TRACES])
