@@ -93,8 +93,7 @@ def _pool(runs: Replicates) -> dict[str, Sample]:
 
 
 def _joined(parts: Sequence[Sample]) -> Sample:
-    population = f"{parts[0].population}, pooled over {_count(len(parts))}"
-    return Sample.of(np.concatenate([p.values for p in parts]), population, requests=sum(p.requests for p in parts))
+    return Sample.of(np.concatenate([p.values for p in parts]), parts[0].population, requests=sum(p.requests for p in parts))
 
 
 def _percentile(tail: Tail, parts: Sequence[Figure], pooled: Sample, plan: _Plan) -> Figure:
@@ -103,7 +102,7 @@ def _percentile(tail: Tail, parts: Sequence[Figure], pooled: Sample, plan: _Plan
     interval = replicate_interval(_values(parts), plan.starts, plan.level, log=True)
     if interval is not None:
         interval = replace(interval, method=f"{interval.method} of the replicates' percentiles; the value is pooled")
-    return replace(figure, interval=interval)
+    return replace(figure, interval=interval, population=f"{parts[0].population}, pooled over {_count(len(parts))}")
 
 
 def _mean(parts: Sequence[Figure], plan: _Plan, runs: Replicates) -> Figure:

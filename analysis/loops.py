@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from analysis.model import Figure
+
 OPEN = "open"
 
 
@@ -12,3 +17,9 @@ def loop_words(loop: str) -> str:
     if loop.startswith("closed"):
         return f"{loop} loop: the server's own speed sets the load, so a rate is one of these users and never a capacity"
     return f"{loop} loop: later turns wait for earlier ones, so the server's own speed moves the load"
+
+
+def labelled(figures: Mapping[str, Figure], loop: str) -> dict[str, Figure]:
+    """Name a loop that is not open in the population of every figure."""
+    words = loop_words(loop)
+    return {name: replace(f, population=f"{f.population}; {words}") if words else f for name, f in figures.items()}

@@ -1,4 +1,4 @@
-"""What was sent: arrivals, tokens and reuse, each as planned, as sent and as the server counted it (issue: proof after the run)."""
+"""What was sent: arrivals, tokens and reuse, each as planned, as sent and as the server counted it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefix reuse: what an infinite cache could have given, and what the server says it gave (issue: possible against realised, by client)."""
+"""Prefix reuse: what an infinite cache could have given, and what the server says that its own gave."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ BY_USAGE, BY_BOTH, BY_COUNTER = "usage", "usage, held against the server's count
 def engine_block(record: RunRecord) -> int | None:
     """Block size of the server's prefix cache in tokens, as it stated it; None when it did not."""
     fact = record.facts.before.get("server.block_size")
-    return fact.value if fact is not None and isinstance(fact.value, int) and fact.value > 0 else None
+    stated = None if fact is None else fact.value
+    return stated if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0 else None
 
 
 def caching(record: RunRecord) -> bool | None:
@@ -108,7 +109,10 @@ def _total(record: RunRecord, clocks: Clocks, cached: Int64, served: Bools) -> t
 
 
 def reuse_of(cache: Cache, rows: Bools | None = None) -> Reuse:
-    """Add up possible and realised reuse over the sent requests; with ``rows`` (n,) over those of a client or class alone."""
+    """Add up possible and realised reuse over the sent requests; with ``rows`` (n,) over those of a client or class alone.
+
+    Possible is a bound from above: an earlier prompt that shares a beginning may itself never have been sent.
+    """
     some = cache.sent if rows is None else cache.sent & rows
     possible = {str(b): _possible(cache, some, b) for b in sorted({*BLOCKS, *([cache.block] if cache.block else [])})}
     return Reuse(possible, cache.total if rows is None else _share(cache, some), cache.source)
@@ -116,14 +120,16 @@ def reuse_of(cache: Cache, rows: Bools | None = None) -> Reuse:
 
 def _possible(cache: Cache, some: Bools, block: int) -> Tally:
     n = int(some.sum())
-    if (cache.shared[some] == MISSING).any() or not n:
-        return Tally(None, n, NOT_PLANNED if n else "no request was sent")
+    if (cache.shared[some] == MISSING).any():
+        return Tally(None, n, NOT_PLANNED)
     return Tally(int(reusable(cache.shared[some], cache.length[some], block).sum()), n)
 
 
 def _share(cache: Cache, some: Bools) -> Tally:
     stated = some & (cache.cached != MISSING)
     n = int(stated.sum())
+    if not some.any():
+        return Tally(0, 0)
     if cache.source in (BY_USAGE, BY_BOTH):
         return Tally(int(cache.cached[stated].sum()), n)
     why = "the server's counter does not say whose they are" if cache.source else cache.total.reason

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from analysis.backlog import Overload, overload
 from analysis.clocks import Clocks, derive_clocks
 from analysis.latency import latency_figures, samples
-from analysis.loops import loop_words
+from analysis.loops import labelled
 from analysis.model import Figure, Outcomes, Sent
 from analysis.outcomes import OutcomeArray, classify, count_outcomes
 from analysis.proof import prove
@@ -44,7 +44,5 @@ def measure_run(record: RunRecord) -> RunMeasures:
     load = overload(record, clocks)
     taken = samples(clocks, outcome, outcomes)
     figures = rate_figures(record, clocks, outcome, outcomes) | latency_figures(record, clocks, taken, load) | stream_figures(clocks)
-    words = loop_words(record.spec.workload.loop)
-    if words:
-        figures = {name: replace(f, population=f"{f.population}; {words}") for name, f in figures.items()}
+    figures = labelled(figures, record.spec.workload.loop)
     return RunMeasures(clocks, outcome, outcomes, figures, plot_series(record, clocks, taken), load, prove(record, clocks))

@@ -15,14 +15,20 @@ from analysis.model import (
     Difference,
     Effect,
     Figure,
+    Group,
     Interval,
     Outcome,
     Outcomes,
     Ranking,
     Reason,
     Refusal,
+    Reuse,
     RunAnalysis,
+    Sent,
     Standing,
+    Stream,
+    Tally,
+    Tokens,
     Verdict,
 )
 from tests.builders import make_coordinates
@@ -57,6 +63,9 @@ def figures(shift: float) -> dict[str, Figure]:
         Figure("ttft_p999", "s", None, "withheld", 600, done, reason="insufficient_sample: n=600 requests, at least 1000 are needed"),
         Figure("tbt_p99", "s", 0.0312, "ok", 600, "gaps of completed requests", interval=interval(0.0301, 0.0324)),
         Figure("tpot_p50", "s", None, "undefined", 0, done, reason="every completed request had one token"),
+        Figure("slip_p50", "s", 0.0001, "ok", 610, cohort),
+        Figure("slip_p99", "s", 0.0003, "ok", 610, cohort),
+        Figure("slip_max", "s", 0.0021, "ok", 610, cohort),
     ]
     return {f.metric: f for f in found}
 
@@ -104,6 +113,7 @@ def run(arm: str, replicate: int, *, fail: bool) -> RunAnalysis:
         outcomes=outcomes(1),
         figures=figures(0.0),
         checks=checks(fail),
+        sent=sent(waiting=30 if arm == ARMS[0] else 0),
         series={
             "ttft_cdf": (tuple(0.05 * lag * slow * math.exp(2.2 * s**2) for s in share), share),
             "tbt_cdf": (tuple(0.0 if s < 0.05 else 0.01 * lag * math.exp(s**3) for s in share), share),
@@ -116,9 +126,64 @@ def run(arm: str, replicate: int, *, fail: bool) -> RunAnalysis:
     )
 
 
+def stream(count: int, cv: float | None) -> Stream:
+    return Stream(count, count / 14, cv, {"1s": 1.91, "10s": 3.2, "60s": None})
+
+
+def tokens(n: int) -> Tokens:
+    lost = Tally(12 * n, n - 1, f"stated by the server for {n - 1} of {n} requests")
+    return Tokens(Tally(16 * n, n), Tally(15 * n, n), lost, Tally(5 * n, n), Tally(5 * n, n), Tally(None, 0, "not stated by the server"))
+
+
+def reuse(n: int, realised: int | None) -> Reuse:
+    why = "" if realised is not None else "the server's counter does not say whose they are"
+    return Reuse({"1": Tally(9 * n, n), "16": Tally(8 * n, n)}, Tally(realised, n, why), "server counter")
+
+
+def sent(waiting: int) -> Sent:
+    effect = {
+        "before": {"mean_rate_rps": 4.0, "cv_interarrival": 2.1, "input_tokens": {"mean": 120.5}},
+        "after": {"mean_rate_rps": 8.0, "cv_interarrival": 2.1, "input_tokens": {"mean": 120.5}},
+    }
+    return Sent(
+        scheduled=160,
+        waiting=waiting,
+        due=158 if waiting else 160,
+        sent=157 if waiting else 160,
+        not_due={"never_due": 2} if waiting else {},
+        streams={"planned": stream(160, 1.4), "due": stream(158, 1.38), "sent": stream(157, None)},
+        tokens=tokens(160),
+        server={"input": Tally(2400, 160), "output": Tally(None, 160, "no snapshot from after the last request ended")},
+        reuse=reuse(160, 640),
+        transforms=({"name": "time_compress", "factor": 2.0, "rows_before": 160, "rows_after": 160, "effect": effect},),
+    )
+
+
+def group(by: Any, name: str | None, *, members: int = 1) -> Group:
+    found = figures(0.0)
+    few = Figure("ttft_p99", "s", None, "withheld", 60, "completed", reason="insufficient_sample: n=60 requests, at least 100 are needed")
+    own = {m: found[m] for m in ("goodput", "attainment", "ttft_p50")} | {"ttft_p99": few}
+    return Group(by, name, members, "TTFT <= 500 ms", outcomes(1), own, tokens(60), reuse(60, None))
+
+
 def outcomes(runs: int) -> Outcomes:
     counts = {Outcome.VALID: 113, Outcome.MISS: 5, Outcome.REJECTED: 2, Outcome.FAILED: 1, Outcome.CANCELLED: 0, Outcome.OPEN: 1}
     return Outcomes(122 * runs, {o: n * runs for o, n in counts.items()})
+
+
+GROUPS = (
+    group("client", "tenant-1"),
+    group("client", "tenant-2"),
+    group("client", None),
+    group("client", "others", members=12),
+    group("request_class", "chat"),
+    group("request_class", None),
+)
+
+
+def paired(verdict: Verdict) -> CheckResult:
+    why, remedy = "mean output tokens 100 and 104 over 600 requests that both served", "fix the lengths"
+    return CheckResult("output_length_agree", verdict, why, (Claim.COMPARISON,), remedy, {"difference": 0.04}, "budget-512 against 8192")
 
 
 def cell(arm: str, shift: float, *, fail: bool) -> CellAnalysis:
@@ -166,7 +231,7 @@ def campaign(*, refused: bool = False, **changes: Any) -> CampaignAnalysis:
         question="Does a smaller token budget raise goodput when every token gap must stay under 100 ms?",
         digest="ab" * 32,
         cells=cells,
-        comparisons=(Comparison(cells[0].cell, cells[1].cell, not refused, (difference,), 50),),
+        comparisons=(Comparison(cells[0].cell, cells[1].cell, not refused, (difference,), 50, (paired(Verdict.PASS),)),),
         verdict=refusal() if refused else ranking(cells),
         waivers=(("starvation", "One tenant only in this trace."),),
         incomplete=("budget-512@x1 replicate 4: cut, not sealed",) if refused else (),
@@ -191,10 +256,19 @@ def campaign(*, refused: bool = False, **changes: Any) -> CampaignAnalysis:
     return dataclasses.replace(base, **changes)
 
 
+def shared() -> CampaignAnalysis:
+    """The ranked one under a closed loop, with clients, classes, turns that never came due and cancellations by plan."""
+    whole = campaign()
+    counts = dict(outcomes(5).counts) | {Outcome.CANCELLED: 7}
+    crowded = Outcomes(617, counts, {"never_due": 10})
+    cells = tuple(dataclasses.replace(c, groups=GROUPS, loop="closed(8)", outcomes=crowded) for c in whole.cells)
+    return dataclasses.replace(whole, cells=cells)
+
+
 def main(folder: Path) -> None:
     from analysis.report import render_html, render_markdown
 
-    for name, c in {"ranked": campaign(), "refused": campaign(refused=True)}.items():
+    for name, c in {"ranked": campaign(), "refused": campaign(refused=True), "shared": shared()}.items():
         (folder / f"{name}.html").write_text(render_html(c), encoding="utf-8")
         (folder / f"{name}.md").write_text(render_markdown(c), encoding="utf-8")
 

@@ -9,6 +9,7 @@ from analysis.model import CampaignAnalysis, CellAnalysis, Figure, Group, Outcom
 from analysis.proof import add_reuse, add_tallies, add_tokens
 from analysis.report.table import Table
 from analysis.report.words import Unit, clean, compact, number, percent, shorten
+from analysis.tails import LEVELS, minimum_requests
 
 OUTCOME_ORDER = (Outcome.VALID, Outcome.MISS, Outcome.REJECTED, Outcome.FAILED, Outcome.CANCELLED, Outcome.OPEN)
 
@@ -51,7 +52,8 @@ def _arrivals(runs: Sequence[tuple[RunAnalysis, Sent]], unit: Unit) -> Table:
     waiting = sum(sent.waiting for _, sent in runs)
     if waiting:
         note += f" {waiting} scheduled requests wait for others."
-    return Table("Arrivals: planned against sent", header, rows, frozenset(range(1, len(header))), f"{note}{_never(runs)}")
+    numeric, folded = frozenset(range(1, len(header))), len(rows) > FOLDED
+    return Table("Arrivals: planned against sent", header, rows, numeric, f"{note}{_never(runs)}", folded)
 
 
 def _widths(runs: Sequence[tuple[RunAnalysis, Sent]]) -> list[str]:
@@ -121,7 +123,7 @@ def _tally(tally: Tally) -> str:
 
 
 def _noted(note: str, why: Iterable[str]) -> str:
-    return " ".join([note, *(f"{text[:1].upper()}{text[1:]}." for text in dict.fromkeys(why))])
+    return " ".join([note, *(f"{text}." for text in dict.fromkeys(why))])
 
 
 def _reuse(cells: Cells) -> Table:
@@ -208,15 +210,39 @@ def _value(value: object) -> str:
 
 def group_tables(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
     """The cohort by request class and by client: outcomes and service, then tokens and reuse."""
-    tables: list[Table] = []
-    for by in ("request_class", "client"):
-        found = [(cell, group) for cell in c.cells for group in cell.groups if group.by == by]
-        if found:
-            tables += [_outcomes(by, found, unit), _group_tokens(by, found)]
+    return tuple(table for by, found in _grouped(c) for table in (_outcomes(by, found, unit), _group_tokens(by, found)))
+
+
+def group_glance(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
+    """The same for a terminal: the largest groups of each cell, and of their outcomes what became valid."""
+    tables = []
+    for by, found in _grouped(c):
+        shown = [(cell, group) for cell in c.cells for group in [g for g in cell.groups if g.by == by][:GLANCE_GROUPS]]
+        whole = _outcomes(by, shown, unit)
+        kept = [i for i, name in enumerate(whole.header) if name not in _LEFT_OUT]
+        rows = tuple(tuple(row[i] for i in kept) for row in whole.rows)
+        more = "" if len(shown) == len(found) else f" {len(found) - len(shown)} more in the report."
+        header = tuple(whole.header[i] for i in kept)
+        tables.append(Table(whole.title, header, rows, frozenset(range(2, len(header))), whole.note + more))
     return tuple(tables)
 
 
+GLANCE_GROUPS = 6
+"""Clients of a cell that a terminal shows."""
+
+_LEFT_OUT = frozenset({"SLO", "Never due", *(o.value.capitalize() for o in OUTCOME_ORDER[1:])})
+
+FOLDED = 20
+"""Rows beyond which a table by run or by client is shown on demand."""
+
 Found = Sequence[tuple[CellAnalysis, Group]]
+
+
+def _grouped(c: CampaignAnalysis) -> Iterable[tuple[str, Found]]:
+    for by in ("request_class", "client"):
+        found = [(cell, group) for cell in c.cells for group in cell.groups if group.by == by]
+        if found:
+            yield by, found
 
 
 def _outcomes(by: str, found: Found, unit: Unit) -> Table:
@@ -225,10 +251,19 @@ def _outcomes(by: str, found: Found, unit: Unit) -> Table:
         *("Attainment", "Goodput (req/s)", f"TTFT p50 ({clean(unit.name)})", f"TTFT p99 ({clean(unit.name)})", "SLO"),
     )
     rows = tuple(_outcome_row(cell, group, unit) for cell, group in found)
-    why = [f"{clean(f.metric)} {f.status}: {clean(f.reason)}" for _, g in found for f in g.figures.values() if f.status != "ok"]
+    why = [_why(f) for _, g in found for f in g.figures.values() if f.status != "ok"]
     note = "Summed and pooled over replicates, without intervals: it describes and ranks nothing. Attainment is of the offered requests."
-    table = Table(f"Outcomes by {KINDS[by]}", header, rows, frozenset(range(2, len(header) - 1)), _noted(note, why))
+    numeric, folded = frozenset(range(2, len(header) - 1)), len(rows) > FOLDED
+    table = Table(f"Outcomes by {KINDS[by]}", header, rows, numeric, _noted(note, why), folded)
     return table.without_shared(len(header) - 1, "SLO:")
+
+
+def _why(figure: Figure) -> str:
+    """Why a figure has no value; how many requests each group is short of a percentile stands in the table already."""
+    if figure.reason.startswith("insufficient_sample"):
+        level = figure.metric.rpartition("_")[2]
+        return f"{clean(figure.metric)} withheld: insufficient_sample, fewer than {minimum_requests(LEVELS[level])} completed requests"
+    return f"{clean(figure.metric)} {figure.status}: {clean(figure.reason)}"
 
 
 def _outcome_row(cell: CellAnalysis, group: Group, unit: Unit) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from analysis.model import CampaignAnalysis
-from analysis.report.sent import REUSE, reuse_matters
+from analysis.report.sent import REUSE, group_glance, reuse_matters
 from analysis.report.table import Table
 from analysis.report.view import NOT_PASSED, VerdictView, build_view
 
@@ -30,7 +30,7 @@ def render_terminal(c: CampaignAnalysis, console: Console, *, verdict_only: bool
     _verdict(view.verdict, console)
     if verdict_only:
         return
-    for table in (view.outcomes, *view.glance, *(t for t in view.groups if not t.folded)):
+    for table in (view.outcomes, *view.glance, *group_glance(c, view.unit)):
         _print(table, console)
     for table in view.sent:
         if table.title == REUSE and reuse_matters(c):

@@ -17,6 +17,7 @@ from analysis.model import (
     Effect,
     Figure,
     Outcome,
+    Outcomes,
     Ranking,
     Reason,
     Refusal,
@@ -199,16 +200,17 @@ def _outcomes(c: CampaignAnalysis) -> Table:
 
 def _four_classes(c: CampaignAnalysis) -> Iterable[str]:
     """What the classes leave out or fold, for cells where it matters: turns that never came due, and cancellations by plan."""
-    for x in c.cells:
-        for kind, n in x.outcomes.not_due.items():
-            yield f"{clean(x.cell)}: {n} more requests never arrived ({NEVER.get(kind, clean(kind))}) and are in no class."
-        cancelled = x.outcomes.counts.get(Outcome.CANCELLED, 0)
-        if cancelled:
-            folded = ", ".join(f"{name} {n}" for name, n in x.outcomes.folded().items())
-            yield (
-                f"{clean(x.cell)} in the four-class form, which leaves cancellations by plan out of the cohort and counts failed as open: "
-                f"{folded}, of {x.outcomes.offered - cancelled}. Rates here are of {x.outcomes.offered}."
-            )
+    for kind in sorted({kind for x in c.cells for kind in x.outcomes.not_due}):
+        counts = ", ".join(f"{clean(x.cell)} {x.outcomes.not_due[kind]}" for x in c.cells if kind in x.outcomes.not_due)
+        yield f"In no class, since they never arrived ({NEVER.get(kind, clean(kind))}): {counts}."
+    cancelled = [(x, x.outcomes.counts.get(Outcome.CANCELLED, 0)) for x in c.cells]
+    told = [f"{clean(x.cell)} {_folded(x.outcomes)} of {x.outcomes.offered - n}" for x, n in cancelled if n]
+    if told:
+        yield f"In the four-class form, which leaves cancellations by plan out of the cohort and counts failed as open: {'; '.join(told)}."
+
+
+def _folded(outcomes: Outcomes) -> str:
+    return ", ".join(f"{name} {n}" for name, n in outcomes.folded().items())
 
 
 def _share(cell: CellAnalysis, outcome: Outcome) -> str:

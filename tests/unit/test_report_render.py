@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from analysis.model import CampaignAnalysis, Outcome, Outcomes, Reason, Refusal
+from analysis.model import CampaignAnalysis, Outcome, Outcomes, Reason, Refusal, Reuse, Tally
 from analysis.report import render_html, render_markdown, render_terminal, to_json
 from analysis.report.markdown import escape
 from analysis.report.words import clean, number
 from harness.record.canonical import canonical_json
-from tests.report_demo import campaign, cell, outcomes
+from tests.report_demo import GROUPS, campaign, cell, outcomes
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -36,9 +36,28 @@ def hostile(text: str) -> CampaignAnalysis:
     check = dataclasses.replace(bad.checks[0], code=text, reason=text, remedy=text, measured={text: text})
     run = dataclasses.replace(bad.runs[0], cell=text, path=text, checks=(check,))
     figure = dataclasses.replace(bad.figures["goodput"], population=text, reason=text, unit=text, metric=text)
-    bad = dataclasses.replace(bad, runs=(run,), checks=(check,), figures={text: figure}, coordinates={text: text})
+    lost, proof = Tally(None, 1, text), run.sent
+    assert proof is not None
+    chain = {"name": text, text: text, "effect": {"before": {text: {text: text}}, "after": {text: {text: 1.0}}, text: text}}
+    reuse = Reuse({"1": lost, "16": Tally(1, 1)}, lost, text)
+    proof = dataclasses.replace(proof, not_due={text: 1}, server={"input": lost, "output": lost}, reuse=reuse, transforms=(chain,))
+    own = {**GROUPS[0].figures, "ttft_p50": dataclasses.replace(GROUPS[0].figures["ttft_p50"], value=None, status="unknown", reason=text)}
+    groups = tuple(dataclasses.replace(g, name=text, slo=text, figures=own, reuse=reuse) for g in GROUPS[:5])
+    bad = dataclasses.replace(
+        bad,
+        runs=(dataclasses.replace(run, sent=proof),),
+        checks=(check,),
+        figures={text: figure},
+        coordinates={text: text},
+        loop=f"closed {text}",
+        groups=groups,
+        outcomes=dataclasses.replace(outcomes(1), not_due={text: 1}),
+    )
     verdict = Refusal(text, (Reason(text, text, text),))
-    return dataclasses.replace(c, cells=(*c.cells, bad), verdict=verdict, provenance={text: text, "traces": [{"licence": text}]})
+    pair = dataclasses.replace(c.comparisons[0], a=text, checks=(check,))
+    return dataclasses.replace(
+        c, cells=(*c.cells, bad), comparisons=(pair,), verdict=verdict, provenance={text: text, "traces": [{"licence": text}]}
+    )
 
 
 class Page(HTMLParser):
@@ -126,7 +145,8 @@ def test_figures_follow_the_page_in_light_and_dark(ranked: str) -> None:
 def test_the_verdict_comes_first_and_everything_has_its_place(ranked: str, refused: str) -> None:
     body = ranked[ranked.index("<main>") :]
     places = [body.index(w) for w in ("Ranking by goodput", "Waived gates", 'id="outcomes"', 'id="numbers"', "Time to first token",
-                                      "Requests in flight", 'id="every"', 'id="gates"', 'id="coordinates"', 'id="provenance"')]  # fmt: skip
+                                      "Requests in flight", 'id="sent"',
+                                      'id="every"', 'id="gates"', 'id="coordinates"', 'id="provenance"')]  # fmt: skip
     assert places == sorted(places)
     assert "No ranking" in refused[refused.index("<main>") :][:300]
 
