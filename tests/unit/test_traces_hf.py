@@ -212,6 +212,13 @@ def test_nulls_are_counted_and_wrong_values_refused_with_their_row(tmp_path: Pat
     assert "conversations in lists" in refused(write(tmp_path / "f.jsonl", [{"q": ["x"], "a": "y"}]), TEXTS)
 
 
+def test_a_blank_number_in_csv_spoils_no_other_row(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("i,o,x\n1,2,a\n,3,b\n4,5,\n")
+    trace = read(tmp_path / "d.csv", COUNTS)
+    assert trace.input_tokens.tolist() == [1, 4]
+    assert trace.skipped == {"input-tokens is null": 1}
+
+
 def test_texts_have_the_rows_of_the_trace(tmp_path: Path) -> None:
     path = write(tmp_path / "d.jsonl", [{"q": q, "a": a} for q, a in (("x", "y"), ("", "y"), ("zz", None), ("www", "v"))])
     trace, texts = read(path, TEXTS), read_texts(path, HfOptions.model_validate(TEXTS))

@@ -141,10 +141,10 @@ def test_a_longer_window_extends_the_same_draw(folder: Path, scale: dict[str, fl
 
 
 def client_of(row: str, number: int = 3) -> Client:
-    start, rate, cv, pattern, shape, scale = row.split(",")
+    start, rate, cv, pattern, shape, _ = row.split(",")
     code = {"Gamma": 1, "Weibull": 2}[pattern]
-    column = [np.array([float(value)]) for value in (rate, cv, shape, scale)]
-    return Client(number, "m", np.array([int(start)]), column[0], column[1], np.array([code]), column[2], column[3])
+    column = [np.array([float(value)]) for value in (rate, cv, shape)]
+    return Client(number, "m", np.array([int(start)]), column[0], column[1], np.array([code]), column[2])
 
 
 @pytest.mark.parametrize("row", [gamma_row(0, 0.5, 0.2), gamma_row(0, 0.5, 4), weibull_row(0, 0.5, 0.5), weibull_row(0, 0.5, 1.8)])

@@ -8,7 +8,6 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -129,7 +128,7 @@ def _unsendable(held: dict[str, Any]) -> str:
         if role in held and held[role] is None:
             return f"{role.replace('_', '-')} is null"
         if role in held and held[role] == "":
-            return f"{role} is empty"
+            return f"{role.replace('_', '-')} is empty"
     return ""
 
 
@@ -171,7 +170,7 @@ class _Times:
     def _rule(self, value: Any, *, number: bool) -> str:
         if number and self._unit is None:
             return "a number needs arrival-unit (s, ms, us, ns): guessed, it is wrong by a factor of 1000"
-        if isinstance(value, _Instant | datetime) and self._unit is not None:
+        if isinstance(value, _Instant) and self._unit is not None:
             return "a time stamp has its unit: leave arrival-unit out"
         return "neither a time stamp nor a number of arrival-unit from 0 on"
 

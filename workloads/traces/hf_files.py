@@ -70,8 +70,8 @@ def batches(files: list[Path], columns: Iterable[str], texts: Iterable[str]) -> 
     """
     datasets = _package()
     kind = LOADERS[files[0].suffix]
-    more: dict[str, Any] = {"keep_default_na": False, "converters": dict.fromkeys(texts, str)} if kind == "csv" else {}
     wanted = list(columns)
+    more = _csv_rules(wanted, set(texts)) if kind == "csv" else {}
     try:
         with _offline(datasets) as cache:
             local = datasets.DownloadConfig(local_files_only=True)
@@ -89,6 +89,12 @@ def batches(files: list[Path], columns: Iterable[str], texts: Iterable[str]) -> 
         what = f"files={len(files)}: the datasets package cannot read them as {kind} ({type(error).__name__}: {line})"
         remedy = "restore the files, or give them the ending of what they are"
         raise UsageError(Problem("trace.data_files", what, remedy, files[0].name)) from error
+
+
+def _csv_rules(columns: list[str], texts: set[str]) -> dict[str, Any]:
+    """What keeps pandas from guessing: texts as they stand, and of numbers only a blank is missing."""
+    blank = {name: [""] for name in columns if name not in texts}
+    return {"keep_default_na": False, "na_values": blank, "converters": dict.fromkeys(texts, str)}
 
 
 def _package() -> Any:

@@ -18,7 +18,6 @@ from workloads.traces.contract import FormatInfo, Options
 from workloads.traces.find import file_digest
 from workloads.traces.servegen_draw import MAX_ROWS, Drawn, Fixed, Source, draw_clients, expected, too_many
 from workloads.traces.servegen_files import DATASET_NAME, TRACE_NAME, WINDOW_S, Client, read_clients, read_lengths
-from workloads.traces.servegen_profile import profile
 
 FORMAT = "servegen"
 DATASETS = "servegen_datasets*.tar.gz"
@@ -202,10 +201,6 @@ class _ServeGen:
         member = head[:100].split(b"\0", 1)[0].decode("utf-8", "replace")
         is_tar = re.match(rb"ustar", head[257:262]) is not None
         return is_tar and (TRACE_NAME.fullmatch(member) or DATASET_NAME.fullmatch(member)) is not None
-
-    def profile(self, path: Path) -> dict[str, object]:
-        """What the archive holds, before anything is drawn from it (``servegen_profile``)."""
-        return profile(path)
 
     def read(self, path: Path, options: ServeGenOptions, seed: int) -> Trace:
         """Draw the chosen clients and window with ``seed``."""

@@ -46,7 +46,10 @@ _REPIN = "take the published archive again and pin its sha256"
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Arrival process of one client by window (w,): ``start_s``, ``rate`` req/s, ``cv``, ``pattern`` code, ``shape``, ``scale`` seconds."""
+    """Arrival process of one client by window (w,): ``start_s``, ``rate`` req/s, ``cv``, ``pattern`` code, ``shape``.
+
+    The published scale is checked and not kept: shape x scale x rate is 1 only in the median, and the rate is what a load must have.
+    """
 
     number: int
     member: str
@@ -55,7 +58,6 @@ class Client:
     cv: Floats
     pattern: Int64
     shape: Floats
-    scale: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ def _number(pattern: re.Pattern[str], member: str) -> int:
 def _client(number: int, member: str, raw: bytes, faults: list[Problem]) -> Client:
     """Parse one table; faults are recorded under ``member:line``, at most a screenful of each member."""
     found = ProblemList(member)
-    rows: list[tuple[int, float, float, int, float, float]] = []
+    rows: list[tuple[int, float, float, int, float]] = []
     for line, text in enumerate(raw.decode("utf-8", "backslashreplace").removesuffix("\n").split("\n"), 1):
         row = _row(text.removesuffix("\r"), line, found)
         if row and rows and row[0] != rows[-1][0] + WINDOW_S:
@@ -152,12 +154,12 @@ def _client(number: int, member: str, raw: bytes, faults: list[Problem]) -> Clie
         found.raise_if_any()
     except UsageError as error:
         faults += error.problems
-    table = np.array(rows, np.float64).reshape(-1, 6)
+    table = np.array(rows, np.float64).reshape(-1, 5)
     start, pattern = table[:, 0].astype(np.int64), table[:, 3].astype(np.int64)
-    return Client(number, member, start, table[:, 1], table[:, 2], pattern, table[:, 4], table[:, 5])
+    return Client(number, member, start, table[:, 1], table[:, 2], pattern, table[:, 4])
 
 
-def _row(text: str, line: int, problems: ProblemList) -> tuple[int, float, float, int, float, float] | None:
+def _row(text: str, line: int, problems: ProblemList) -> tuple[int, float, float, int, float] | None:
     match = _ROW.fullmatch(text)
     if match is None:
         what = f"row={show(text)}: not `window, rate, cv, Gamma or Weibull or nothing, shape, scale`"
@@ -167,7 +169,7 @@ def _row(text: str, line: int, problems: ProblemList) -> tuple[int, float, float
     wrong = _wrong(match[4], start, rate, cv, shape, scale)
     if wrong:
         problems.add("trace.process", f"row={show(text)}: {wrong}", _REPIN, line)
-    return start, rate, cv, PATTERNS[match[4]], shape, scale
+    return start, rate, cv, PATTERNS[match[4]], shape
 
 
 def _wrong(pattern: str, start: int, rate: float, cv: float, shape: float, scale: float) -> str:
