@@ -90,16 +90,25 @@ class BlockColumn:
 
 
 def _misfit(count: int, tokens: int, size: int, rounding: Rounding) -> tuple[str, str]:
-    rule = "one for every started block" if rounding == "ceil" else "one for every full block"
-    due = -(-tokens // size) if rounding == "ceil" else tokens // size
+    """What is wrong with a number of ids, and which block sizes would make it right."""
+    ceil = rounding == "ceil"
+    due = -(-tokens // size) if ceil else tokens // size
+    rule = "one for every started block" if ceil else "one for every full block"
     what = f"hash_ids: {count} for {tokens} tokens, where blocks of {size} tokens need {due} ({rule})"
-    if rounding == "ceil":
-        low, high = (-(-tokens // count), -(-tokens // (count - 1)) - 1 if count > 1 else tokens) if count else (1, 0)
-    else:
-        low, high = tokens // (count + 1) + 1, tokens // count if count else tokens
-    if tokens and low <= high:
-        return what, f"this row fits a block_size of {low} to {high}: set the option if that is the file's, or remove the row on purpose"
-    return what, "no block size fits this row: mend it, or remove it on purpose"
+    low, high = _fitting(count, tokens, ceil=ceil)
+    if low is None or (high is not None and low > high):
+        return what, "no block size fits this row: mend it, or remove it on purpose"
+    sizes = f"{low} or more" if high is None else f"{low} to {high}"
+    return what, f"this row fits a block_size of {sizes}: set the option if that is the file's, or remove the row on purpose"
+
+
+def _fitting(count: int, tokens: int, *, ceil: bool) -> tuple[int | None, int | None]:
+    """Smallest and largest size (None: no bound above) of which ``tokens`` fill ``count`` blocks; (None, None) when none does."""
+    if not ceil:
+        return tokens // (count + 1) + 1, tokens // count if count else None
+    if not count or not tokens:
+        return None, None
+    return -(-tokens // count), -(-tokens // (count - 1)) - 1 if count > 1 else None
 
 
 class TurnColumn:
@@ -155,7 +164,7 @@ def arrival_notes(arrival_ns: Int64, unit_ns: int) -> tuple[str, ...]:
         return ()
     most = int(np.unique(arrival_ns, return_counts=True)[1].max())
     zero = 100 * (1 - len(positive) / len(gaps))
-    what = f"arrivals lie on a grid of about {step / 1e9:.4g} s, coarser than their unit"
+    what = f"arrivals lie on a grid of about {step / 1e9:.3g} s, coarser than their unit"
     effect = f"{zero:.1f}% of gaps are zero and up to {most} requests share one instant"
     return (f"{what}: {effect}; spread them inside the grid (transform jitter) or say that you did not",)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, Literal
 
 from workloads.traces.jsonl import Sink, show
 from workloads.traces.problems import TOKEN_LIMIT
@@ -15,9 +15,12 @@ from workloads.traces.problems import TOKEN_LIMIT
 LATEST_NS = 1 << 60
 """No instant of a trace lies further than this (36 years) from its zero. Beyond it lies every mixture of epoch and relative stamps."""
 
+Form = Literal["number", "whole", "text"]
+"""How a format writes times: JSON numbers, integers only, or decimal strings (numbers are read there as well)."""
+
 _MISSING = object()
-_DECIMAL = re.compile(r"(\d{1,12})(?:\.(\d{1,9}))?")
-_ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?")
+_DECIMAL = re.compile(r"(\d{1,12})(?:\.(\d{1,9}))?", re.ASCII)
+_ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -59,22 +62,32 @@ def text(row: dict[str, Any], key: str, problems: Sink, line: int | None) -> str
     return ""
 
 
-def elapsed(row: dict[str, Any], key: str, unit_ns: int, problems: Sink, line: int | None, *, whole: bool = False) -> int:
-    """Time since the trace's zero as ns, >= 0, from a number of ``unit_ns``; ``whole`` refuses fractions. A missing time is never 0."""
+def elapsed(row: dict[str, Any], key: str, unit_ns: int, problems: Sink, line: int | None, form: Form = "number") -> int:
+    """Time since the trace's zero as ns, >= 0, from a number of ``unit_ns``. A missing time is never 0."""
     value = row.get(key, _MISSING)
-    if type(value) is int or (type(value) is float and not whole):
-        if 0 <= value <= LATEST_NS // unit_ns:
-            return round(value * unit_ns)
-    elif type(value) is str and not whole:
-        match = _DECIMAL.fullmatch(value)
-        if match is not None and unit_ns == 1_000_000_000 and int(match[1]) <= LATEST_NS // unit_ns:
-            return int(match[1]) * unit_ns + int((match[2] or "0").ljust(9, "0"))
+    found = _text_ns(value, unit_ns) if form == "text" and isinstance(value, str) else _number_ns(value, unit_ns, form)
+    if found is not None:
+        return found
     if not _is_missing(value, key, problems, line):
-        kind = "whole number" if whole else "number"
+        kind = {"number": "number", "whole": "whole number", "text": "decimal number, as a string or not"}[form]
         what = f"{key}={show(value)}: not a time ({kind} of {unit_ns} ns, from 0 to 36 years)"
         remedy = "restore the published form; a stamp in another unit or from another clock needs its own reader option or format"
         problems.add("trace.timestamp", what, remedy, line)
     return 0
+
+
+def _number_ns(value: object, unit_ns: int, form: Form) -> int | None:
+    if (type(value) is int or (type(value) is float and form != "whole")) and 0 <= value <= LATEST_NS // unit_ns:
+        return round(value * unit_ns)
+    return None
+
+
+def _text_ns(value: str, unit_ns: int) -> int | None:
+    """Exact: up to 12 digits before the point and 9 behind it."""
+    match = _DECIMAL.fullmatch(value)
+    if match is None or int(match[1]) > LATEST_NS // unit_ns:
+        return None
+    return int(match[1]) * unit_ns + int((match[2] or "0").ljust(9, "0")) * unit_ns // 1_000_000_000
 
 
 def duration(row: dict[str, Any], key: str, unit_ns: int, problems: Sink, line: int | None) -> int:

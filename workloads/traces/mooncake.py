@@ -59,7 +59,7 @@ class _Mooncake:
         unit, whole = _UNITS[options.time_unit], options.time_unit == "ms"
         for line, row in rows:
             tokens_in = tokens(row, "input_length", problems, line)
-            arrival = elapsed(row, "timestamp", unit, problems, line, whole=whole)
+            arrival = elapsed(row, "timestamp", unit, problems, line, "whole" if whole else "number")
             columns.add(arrival, tokens_in, tokens(row, "output_length", problems, line))
             blocks.add(row.get("hash_ids"), tokens_in, problems, line)
         problems.raise_if_any()

@@ -31,7 +31,7 @@ from workloads.traces.spandeps import Request, waits_of
 from workloads.traces.spans import Span, read_spans
 
 FORMAT = "otel-genai"
-_ANSWERING = frozenset({"assistant", "model", "ai"})
+_ANSWERING = ("assistant", "model", "ai")
 _CALLS = frozenset({"chat", "text_completion", "generate_content"})
 _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
@@ -117,7 +117,7 @@ def _read(path: Path, options: OtelOptions, problems: ProblemList) -> _Read:
 def _not_a_call(span: Span) -> str | None:
     """Why a span is no request, None when it is one. A span without an operation's name is one when it bears token counts."""
     operation = span.attributes.get("gen_ai.operation.name")
-    if operation in _CALLS:
+    if isinstance(operation, str) and operation in _CALLS:
         return None
     if operation is None:
         return None if _first(span, _INPUT) is not None else "span of no model call"
@@ -174,7 +174,7 @@ def _messages(span: Span, side: str) -> list[tuple[bytes, int]]:
     found = []
     for item in raw if isinstance(raw, list) else [] if raw is None else [raw]:
         said = item.get("role") if isinstance(item, dict) and side == "input" else "assistant"
-        role = b"assistant" if said in _ANSWERING else str(said).encode()[:32]
+        role = b"assistant" if said in _ANSWERING else said.encode() if isinstance(said, str) else b""
         text = _text(item).encode()
         found.append((hashlib.sha256(role + b"\0" + text).digest(), len(text)))
     return found

@@ -124,7 +124,7 @@ class _RagPulse:
         glue = array("q")
         for line, row in rows:
             tokens_in = tokens(row, "input_length", problems, line)
-            arrival = elapsed(row, "timestamp", NS, problems, line)
+            arrival = elapsed(row, "timestamp", NS, problems, line, "text")
             columns.add(arrival, tokens_in, tokens(row, "output_length", problems, line))
             sessions.append(text(row, "session_id", problems, line))
             lines.append(line)
