@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 
 from analysis.gates.registry import Finding, RunContext, failed, gate, judge, number, passed, unknown
 from analysis.gates.tables import in_order
@@ -101,7 +102,7 @@ def partition_closes(context: RunContext) -> Finding:
 )
 def requests_wellformed(context: RunContext) -> Finding:
     """No request was refused for what we sent, and the client had no fault."""
-    table = in_order(context.record)
+    table = context.record.requests
     need(table.num_rows > 0, "no request was recorded")
     status, inner, kind = integers(table, "http_status"), integers(table, "error_status"), texts(table, "end_kind")
     blamed = np.isin(status, OURS) | np.isin(inner, OURS)
@@ -122,7 +123,7 @@ def requests_wellformed(context: RunContext) -> Finding:
     protects=INTEGRITY,
     threshold="No tolerance on count (sent = what came due); 1 ms of earliness, the floor of client_slip. A refused connection was an "
     "attempt to send. A request that waits for others came due its think time after the last of their ends, to the same 1 ms, and fails "
-    "to come due only because one of them did not end as planned or the run ended first.",
+    "to come due only because one of them did not end as planned or the run ended first. None is cancelled but by plan and in its time.",
     remedy="Give the client more room (cores, open files, fewer other processes) or lower the load, so that every request is sent when "
     "due.",
 )
@@ -137,17 +138,18 @@ def delivered_load(context: RunContext) -> Finding:
     attempted = is_any(kind, EndKind.CONNECT_REFUSED, EndKind.CONNECT_FAILED)
     unsent = int((is_any(kind, EndKind.NEVER_SENT) | ((send < 0) & ~attempted)).sum())
     moved, held_back = _moved(record, ids)
-    early = _early(send, arrival)
+    early, cancelled = _early(send, arrival), _given_up(record, table)
     never = sum(context.outcomes.not_due.values())
     return judge(
-        missing == unsent == moved == held_back == early == 0,
+        missing == unsent == moved == held_back == early == cancelled == 0,
         f"scheduled {len(ids)}, rows {len(rows)}, never due {never} ({held_back} of them without a cause), never sent {unsent}, without a "
-        f"partner {missing}, arrival changed {moved}, sent early {early}",
+        f"partner {missing}, arrival changed {moved}, sent early {early}, cancelled unplanned or early {cancelled}",
         sent=number(len(table) - unsent, len(ids) - never + held_back, "requests"),
         without_partner=number(missing, 0, "requests"),
         arrival_changed=number(moved, 0, "requests"),
         held_back=number(held_back, 0, "requests"),
         sent_early=number(early, 0, "requests"),
+        cancelled_unplanned=number(cancelled, 0, "requests"),
     )
 
 
@@ -164,6 +166,13 @@ def _moved(record: RunRecord, ids: Int64) -> tuple[int, int]:
 
 def _early(send: Int64, arrival: Int64) -> int:
     return int(((send >= 0) & (send < arrival - EARLY_NS)).sum())
+
+
+def _given_up(record: RunRecord, table: pa.Table) -> int:
+    """Count requests cancelled without a plan to, or before their time."""
+    after, arrival = planned(record.schedule, "cancel_after_ns", integers(table, "request_id")), integers(table, "arrival_ns")
+    cancelled = is_any(texts(table, "end_kind"), EndKind.CANCELLED)
+    return int((cancelled & ((after == MISSING) | (integers(table, "end_ns") < arrival + after - EARLY_NS))).sum())
 
 
 @gate(

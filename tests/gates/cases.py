@@ -325,6 +325,12 @@ def no_flags_endpoint(**args: Any) -> Callable[[], RunRecord]:
     return lambda: healthy(spec=make_spec(arm=arm), facts=make_facts(flags_checked=None, argv=()))
 
 
+def given_up(plan: int | None, after: int) -> Callable[[], RunRecord]:
+    """Row 50 cancelled ``after`` its arrival, planned at ``plan``."""
+    made = rows(**NO_EVENTS, end_kind="cancelled", end_ns=5 * S + after)
+    return lambda: healthy(made, plan={50: {"cancel_after_ns": plan}})
+
+
 def without_row(request_id: int) -> RunRecord:
     """A run with a waiting turn whose row was lost."""
     whole = sessions()()
@@ -417,6 +423,10 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("delivered_load", "never due after an unfinished request", "PASS", lost_turn("drain_end", kind="never_sent")),
     ("delivered_load", "never due without a cause", "FAIL", lost_turn("complete")),
     ("delivered_load", "came due after a failure", "FAIL", lambda: after_failure()),
+    ("delivered_load", "cancelled by plan", "PASS", given_up(200 * MS, 200 * MS)),
+    ("delivered_load", "cancelled before its time", "FAIL", given_up(200 * MS, 198 * MS)),
+    ("delivered_load", "cancelled by no plan", "FAIL", given_up(None, 200 * MS)),
+    ("requests_wellformed", "client fault before it came due", "FAIL", lost_turn("reset", kind="client_fault")),
     ("client_slip", "p99 beyond 5 ms", "FAIL", lambda: healthy([r | {"send_ns": r["arrival_ns"] + 6 * MS} for r in rows()])),
     ("client_headroom", "other host", "FAIL", lambda: healthy(coordinates=make_coordinates(client_host=Known(value="n:b")))),
     ("client_headroom", "host unknown", "UNKNOWN", lambda: healthy(coordinates=make_coordinates(client_host=Unknown(reason="x")))),
