@@ -27,6 +27,7 @@ class Child:
     cpu_s: float = 0.0
     fault: str | None = None
     over: bool = False
+    stopping: bool = False
 
     def tell(self, word: str, value: Any) -> None:
         """Send one order; a process that is gone says so itself, through its pipe."""
@@ -35,6 +36,12 @@ class Child:
                 self.control.send((word, value))
             except (OSError, ValueError):
                 return
+
+    def stop(self, why: str) -> None:
+        """Order it to end, once: a process that does not listen must not fill its pipe, for then the order would block."""
+        if not self.stopping:
+            self.stopping = True
+            self.tell("abort", why)
 
     def end(self, fault: str | None) -> None:
         """Take note that it is over, and see to it."""

@@ -123,7 +123,7 @@ class ReplaySession:
     def abort(self, why: str = "aborted by the parent") -> None:
         """Stop the load, keep what was recorded, end all processes; safe to call at any time and twice."""
         for pair in self._pairs:
-            pair.worker.tell("abort", why)
+            pair.worker.stop(why)
         # Spoolers end when their workers have, so they get their own time.
         for role in ([p.worker for p in self._pairs], [p.spooler for p in self._pairs]):
             deadline = time.monotonic() + STOP_S
@@ -177,7 +177,7 @@ class ReplaySession:
         listen(self._children(), timeout_s)
         for pair in self._pairs:
             if pair.spooler.over and pair.spooler.fault:
-                pair.worker.tell("abort", "the spooler is gone")
+                pair.worker.stop("the spooler is gone")
 
 
 def _start(share: Share, clock: Clock) -> _Pair:

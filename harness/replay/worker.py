@@ -86,6 +86,7 @@ async def _run(plan: ReplayPlan, payloads: list[bytes], control: Pipe, spool: Pi
     engine = await _stand_ready(loop, plan, payloads, counts)
     sink = await SpoolSink.open(loop, spool, engine)
     try:
+        _freeze()  # before the word, not after the go: it takes tens of milliseconds, and several workers may share a core
         _tell(control, "ready", "")
         await _replay(loop, engine, sink, control)
     finally:
@@ -118,7 +119,6 @@ async def _replay(loop: asyncio.AbstractEventLoop, engine: Engine, sink: SpoolSi
         await asyncio.wait((epoch, engine.done), return_when=asyncio.FIRST_COMPLETED)
         if not epoch.done():
             raise WorkerStoppedError(engine.fault or "aborted before the epoch")
-        _freeze()
         late_ns = time.monotonic_ns() - epoch.result()
         if late_ns >= 0:
             raise WorkerStoppedError(f"the epoch passed {late_ns} ns before the worker was armed")

@@ -63,7 +63,7 @@ def waiting(after: Sequence[Sequence[int]], think_ms: float = 0) -> dict[str, An
 def start(made: ReplayPlan) -> ReplaySession:
     session = ReplaySession(made, CLOCK)
     session.start()
-    session.go(CLOCK.now_ns() + 300 * MS)
+    session.go(CLOCK.now_ns() + made.workers * 300 * MS)  # each has to get a core before it can arm
     return session
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from harness.clock import MonotonicClock
 from harness.errors import UsageError
+from harness.replay.children import Child
 from harness.replay.contract import ReplayPlan
 from harness.replay.session import ReplaySession, check_plan
 from harness.replay.timers import SPIN_NS, SpinTimer, TimerFd
@@ -70,6 +72,20 @@ def test_a_session_that_was_not_started_says_so() -> None:
     session.abort()
     with pytest.raises(ValueError, match="not been started"):
         session.summary()
+
+
+def test_the_order_to_stop_is_given_once() -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = Child("worker", context.Process(), ours, 0)
+    child.stop("first")
+    child.stop("second")
+    assert theirs.recv() == ("abort", "first")
+    assert not theirs.poll()
+    theirs.close()
+    child.over = True
+    child.tell("abort", "to nobody")
+    ours.close()
 
 
 def test_a_deadline_in_the_past_fires_the_timerfd_at_once() -> None:
