@@ -95,12 +95,13 @@ class _Rows:
 
     def add(self, block: bytes, fast: list[Int64] | None) -> None:
         """Take the rows of one block of whole lines, whose columns are ``fast`` if it is regular."""
+        numbers: Sequence[int]
         if fast is None:
             numbers, columns = parse_lines(block, self.line, self.release, self.problems)
             self.line += block.removesuffix(b"\n").count(b"\n") + 1
         else:
             numbers, columns = range(self.line, self.line + len(fast[0])), fast
-            self.line = numbers.stop
+            self.line += len(fast[0])
         if self.release.ascending and len(numbers):
             self._check_order(numbers, columns[0])
         if len(self.problems):
