@@ -117,7 +117,8 @@ class TurnColumn:
     def __init__(self) -> None:
         self.session = array("q")
         self.turn = array("q")
-        self.after: list[Sequence[int]] = []
+        self.after = array("q")
+        self.after_ends = array("q", [0])
         self.think = array("q")
         self.extends = array("q")
 
@@ -125,13 +126,14 @@ class TurnColumn:
         """Append one row; a row that waits for nothing has no pause."""
         self.session.append(session)
         self.turn.append(turn)
-        self.after.append(after)
+        self.after.extend(after)
+        self.after_ends.append(len(self.after))
         self.think.append(think_ns if after else -1)
         self.extends.append(extends)
 
     def turns(self) -> Turns:
         """The columns; ``input_tokens`` of every format here counts the earlier turns already."""
-        after = Ragged.of(self.after, np.int64)
+        after = Ragged(int64(self.after_ends), int64(self.after))
         think, extends = int64(self.think), int64(self.extends)
         return Turns(int64(self.session), int64(self.turn), after, think, extends, "included")
 

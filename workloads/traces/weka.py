@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import tarfile
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -89,6 +89,27 @@ class _Rows:
         return hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part.tobytes() for part in parts)).digest()
 
 
+@dataclass(frozen=True, slots=True)
+class _Strand:
+    """One agent so far: where its clock starts, who launched it, its requests, and the last ones of agents that ended since its own last."""
+
+    base_ns: int
+    launcher: _Request | None
+    depth: int
+    mine: list[_Request]
+    ended: list[_Request]
+
+    @property
+    def last(self) -> _Request | None:
+        """The agent's last request."""
+        return self.mine[-1] if self.mine else None
+
+    def waits(self) -> list[_Request]:
+        """What its next request waits for: its last one and the agents that ended; or, for its first, who launched it."""
+        own = self.mine[-1:] + self.ended
+        return own if own or self.launcher is None else [self.launcher]
+
+
 class _Session:
     """Reads one session into ``rows``."""
 
@@ -97,66 +118,51 @@ class _Session:
         self._number = number
         self._turn = 0
 
-    def strand(self, entries: object, base_ns: int, launcher: _Request | None, place: Placed, depth: int = 0) -> _Request | None:
+    def read(self, entries: object, place: Placed, base_ns: int = 0, launcher: _Request | None = None, depth: int = 0) -> _Request | None:
         """Read one agent's entries, whose clock starts at ``base_ns``; return its last request."""
         if not isinstance(entries, list) or not entries or depth > DEEPEST:
             what = f"requests={show(entries)}: a list of at least one request is wanted, at most {DEEPEST} agents deep"
             place.add("trace.requests", what, "restore the published form")
             return None
-        mine: list[_Request] = []
-        finished: list[_Request] = []
+        strand = _Strand(base_ns, launcher, depth, [], [])
         for i, entry in enumerate(entries):
             here = place.at(f"[{i}]")
             if not isinstance(entry, dict):
                 here.add("trace.row_type", f"{show(entry)}: no object", "restore the published form")
             elif entry.get("type") == "subagent":
-                last = self._agent(entry, base_ns, mine, launcher, here, depth)
-                finished += [last] if last else []
+                last = self._agent(entry, strand, here)
+                strand.ended.extend([last] if last else [])
             else:
-                mine.append(self._request(entry, base_ns, mine[-1] if mine else None, finished, launcher, here, depth))
-                finished = []
-        return mine[-1] if mine else None
+                strand.mine.append(self._request(entry, strand, here))
+                strand.ended.clear()
+        return strand.last
 
-    def _agent(
-        self, entry: dict[str, Any], base_ns: int, mine: list[_Request], launcher: _Request | None, place: Placed, depth: int
-    ) -> _Request | None:
-        """Read a sub-agent, which branches off the last request before its start."""
-        ended = base_ns + elapsed(entry, "t", NS, place, None)
+    def _agent(self, entry: dict[str, Any], parent: _Strand, place: Placed) -> _Request | None:
+        """Read a sub-agent, which branches off its parent's last request before its start."""
+        ended = parent.base_ns + elapsed(entry, "t", NS, place, None)
         lasted = elapsed(entry, "duration_ms", MS_NS, place, None)
         if lasted > ended:
             what = f"duration_ms={show(entry.get('duration_ms'))}: the sub-agent ends at t={show(entry.get('t'))} s, before it could start"
             place.add("trace.subagent", what, "restore the published form; t is the end of a sub-agent on its parent's clock")
             return None
         start = ended - lasted
-        before = [request for request in mine if request.start_ns <= start]
-        return self.strand(entry.get("requests"), start, before[-1] if before else launcher, place.at(".requests"), depth + 1)
+        launcher = next((request for request in reversed(parent.mine) if request.start_ns <= start), parent.launcher)
+        return self.read(entry.get("requests"), place.at(".requests"), start, launcher, parent.depth + 1)
 
-    def _request(
-        self,
-        entry: dict[str, Any],
-        base_ns: int,
-        before: _Request | None,
-        finished: Sequence[_Request],
-        launcher: _Request | None,
-        place: Placed,
-        depth: int,
-    ) -> _Request:
-        rows = self._rows
-        start = base_ns + elapsed(entry, "t", NS, place, None)
-        service, think = duration(entry, "api_time", NS, place, None), duration(entry, "think_time", NS, place, None)
+    def _request(self, entry: dict[str, Any], strand: _Strand, place: Placed) -> _Request:
+        rows, before, waits = self._rows, strand.last, strand.waits()
         if entry.get("type") not in ("n", "s"):
             place.add("trace.type", f"type={show(entry.get('type'))}: not n, s or subagent", "restore the published form")
-        tokens_in = tokens(entry, "in", place, None)
+        start, tokens_in = strand.base_ns + elapsed(entry, "t", NS, place, None), tokens(entry, "in", place, None)
+        service, think = duration(entry, "api_time", NS, place, None), duration(entry, "think_time", NS, place, None)
         request = _Request(len(rows.columns), start, start + service if service >= 0 else -1)
         rows.columns.add(start, tokens_in, tokens(entry, "out", place, None))
         rows.blocks.add(entry.get("hash_ids"), tokens_in, place, None)
-        rows.kind.append("subagent" if depth else "main")
-        waits = [before, *finished] if before else [*finished] or ([launcher] if launcher else [])
-        grows = before is not None and rows.prompt_grows(before.row, request.row)
-        rows.rewritten += before is not None and not grows
-        after = [wait.row for wait in waits if wait]
-        pause = _pause(start, think, before, [wait for wait in waits if wait])
-        rows.turns.add(self._number, self._turn, after, pause, before.row if before and grows else -1)
+        rows.kind.append("subagent" if strand.depth else "main")
+        extends = before.row if before and rows.prompt_grows(before.row, request.row) else -1
+        rows.rewritten += before is not None and extends < 0
+        pause = _pause(start, think, before, waits)
+        rows.turns.add(self._number, self._turn, [wait.row for wait in waits], pause, extends)
         self._turn += 1
         return request
 
@@ -215,7 +221,7 @@ def _session(document: object, rows: _Rows, place: Placed) -> None:
         what = f"block_size={size}, hash_id_scope={scope}: read are {BLOCK} and local"
         place.add("trace.block_rule", what, "sessions of another rule would share other prefixes: convert them first")
     first = len(rows.columns)
-    _Session(rows, len(rows.starts)).strand(document.get("requests"), 0, None, place.at(": requests"))
+    _Session(rows, len(rows.starts)).read(document.get("requests"), place.at(": requests"))
     if len(rows.columns) > first:
         rows.starts.append(first)
         zero = min(rows.columns.arrival[first:])
