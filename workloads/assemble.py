@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.errors import UsageError
 from workloads import arrivals, seeds, sessions, transforms
-from workloads.check import check_clock, check_sessions
+from workloads.check import PAUSES, check_clock, check_sessions
 from workloads.plan import LengthDistribution, SessionPlan, TraceArrivals, WorkloadPlan
 from workloads.schedule import Int64, Trace, frozen
 from workloads.transforms.contract import need_order
@@ -92,7 +92,7 @@ def _waiting(plan: WorkloadPlan, rows: Trace, ledger: Ledger) -> Trace:
         return sessions.by_the_clock(rows, rows.turns)
     chosen = plan.sessions or SessionPlan()
     rows, said = sessions.waiting(rows, rows.turns, chosen)
-    ledger.add("think", {"think_s": chosen.think_s, "think_limit_s": chosen.think_limit_s}, rows, said, planned=True)
+    ledger.add("think", {name: getattr(chosen, name) for name in PAUSES}, rows, said, planned=True)
     return rows
 
 

@@ -11,6 +11,9 @@ from workloads.schedule import Int64, Trace
 from workloads.tenants import check_tenants
 from workloads.transforms.contract import has_arrivals
 
+PAUSES = ("think_s", "think_unknown_s", "think_limit_s")
+"""Fields of a session plan that say how long users pause."""
+
 
 def check_plan(plan: WorkloadPlan, chat_overhead: int) -> None:
     """Raise one UsageError with everything in the plan that contradicts itself."""
@@ -99,7 +102,7 @@ def _check_loop(plan: WorkloadPlan) -> list[Problem]:
 
 def _check_pauses(plan: WorkloadPlan, sessions: SessionPlan) -> list[Problem]:
     """A pause that the loop does not wait for would stand in the record and change nothing."""
-    used = {"open": (), "partly_open": ("think_s", "think_limit_s"), "closed": ("think_s",)}[plan.loop]
+    used = {"open": (), "partly_open": PAUSES, "closed": ("think_s",)}[plan.loop]
     why = {"open": "sends every turn at its recorded time, so no pause is replayed", "closed": "replays no pause of the trace"}
     return [
         Problem(
@@ -107,7 +110,7 @@ def _check_pauses(plan: WorkloadPlan, sessions: SessionPlan) -> list[Problem]:
             f"sessions.{name}={getattr(sessions, name):g}: loop={plan.loop} {why.get(plan.loop)}",
             "use loop partly_open, or drop it",
         )
-        for name in ("think_s", "think_limit_s")
+        for name in PAUSES
         if getattr(sessions, name) is not None and name not in used
     ]
 

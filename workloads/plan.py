@@ -194,11 +194,13 @@ class PromptPlan(Plan):
 class SessionPlan(Plan):
     """How conversations are replayed.
 
-    ``think_s`` replaces the trace's pauses, ``think_limit_s`` caps them (recorded pauses can be hours). ``history`` carry: a turn's prompt
+    ``think_s`` replaces the trace's pauses, ``think_unknown_s`` stands where the trace has none, ``think_limit_s`` caps them, since
+    recorded ones can be hours. ``history`` carry: a turn's prompt
     begins with the earlier turns, prompt and planned answer; none: every turn is a prompt of its own.
     """
 
     think_s: float | None = Field(None, ge=0)
+    think_unknown_s: float | None = Field(None, ge=0)
     think_limit_s: float | None = Field(None, ge=0)
     history: Literal["carry", "none"] = "carry"
     max_turns: int | None = Field(None, ge=1)

@@ -69,11 +69,15 @@ def waiting(rows: Trace, turns: Turns, plan: SessionPlan) -> tuple[Trace, Said]:
     """
     waits = np.diff(turns.after.offsets) > 0
     think = turns.think_ns if plan.think_s is None else np.where(waits, to_ns(plan.think_s), -1)
-    unknown = int((waits & (think < 0)).sum())
-    if unknown:
+    unsaid = waits & (think < 0)
+    unknown = int(unsaid.sum())
+    if unknown and plan.think_unknown_s is None:
         what = f"turns={unknown} of {int(waits.sum())}: {rows.name} does not say how long they pause after the answer they wait for"
-        raise UsageError.single("workload.think_unknown", what, "set sessions.think_s (think-time), which replaces every pause")
-    said: Said = {"waiting_turns": int(waits.sum())}
+        remedy = "set sessions.think_unknown_s (think-unknown) for these, or think_s (think-time), which replaces every pause"
+        raise UsageError.single("workload.think_unknown", what, remedy)
+    said: Said = {"waiting_turns": int(waits.sum()), "pauses_unknown": unknown}
+    if plan.think_unknown_s is not None:
+        think = np.where(unsaid, to_ns(plan.think_unknown_s), think)
     if plan.think_limit_s is not None:
         limit = to_ns(plan.think_limit_s)
         over = waits & (think > limit)

@@ -92,8 +92,8 @@ def replay_plan(
         concurrency_cap=run.concurrency_cap,
         cpus=tuple(run.placement.get("client", ())),
         spool_cpus=tuple(run.placement.get("spool", ())),
-        after=schedule.turns and schedule.turns.after,
-        think_ns=schedule.turns and schedule.turns.think_ns,
+        after=None if schedule.turns is None else schedule.turns.after,
+        think_ns=None if schedule.turns is None else schedule.turns.think_ns,
         cancel_after_ns=schedule.cancel_after_ns,
         workers=run.workers,
     )

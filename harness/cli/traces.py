@@ -1,4 +1,4 @@
-"""traces: list, inspect."""
+"""traces list, traces inspect."""
 
 from __future__ import annotations
 
@@ -173,6 +173,3 @@ def _show(found: dict[str, Any], warnings: list[Caution], *, as_json: bool) -> N
         console().print(f"\nnote: {printable(note)}")
     for warning in warnings:
         console().print(f"\n{warning.code}: {printable(warning.text)}\n  {warning.remedy}")
-
-
-COMMANDS = (traces,)

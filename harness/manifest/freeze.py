@@ -11,8 +11,8 @@ from harness.manifest.expand import Campaign, PlannedRun
 from harness.record import spec
 
 _CARRIED = (
-    "cell", "arm", "load", "replicate", "server_start", "estimand", "pins", "slo", "slo_classes", "window", "replication", "rank", "waivers",
-    "host_profile", "concurrency_cap", "request_timeout_ns", "placement",
+    "cell", "arm", "load", "replicate", "server_start", "estimand", "pins", "slo", "slo_classes", "window", "replication", "rank",
+    "waivers", "host_profile", "concurrency_cap", "request_timeout_ns", "placement",
 )  # fmt: skip
 """What a planned run and a spec call by one name."""
 
@@ -45,6 +45,7 @@ def freeze(
         "digest": schedule_digest,
         "tokenizer_digest": tokenizer_digest,
         "bodies_digest": bodies_digest,
+        "chat_overhead": chat_overhead if run.workload.api == "chat" else None,
     }
     carried: dict[str, Any] = {name: getattr(run, name) for name in _CARRIED}
     return spec.RunSpec(

@@ -184,6 +184,7 @@ def _sessions(sessions: said.Sessions | None) -> plan.SessionPlan | None:
         return None
     return plan.SessionPlan(
         think_s=_seconds(sessions.think_time),
+        think_unknown_s=_seconds(sessions.think_unknown),
         think_limit_s=_seconds(sessions.think_limit),
         history=sessions.history,
         max_turns=sessions.max_turns,

@@ -208,7 +208,8 @@ class OutputLength(Section):
 class Sessions(Section):
     """Turns of one conversation."""
 
-    think_time: Duration | None = Field(None, description="Pause between turns; default: the trace's own")
+    think_time: Duration | None = Field(None, description="Pause before every later turn; default: the trace's own")
+    think_unknown: Duration | None = Field(None, description="Pause where the trace has none")
     think_limit: Duration | None = Field(None, description="Longest pause that is kept; recorded ones can last hours")
     history: Literal["carry", "none"] = Field("carry", description="Whether earlier turns are sent again")
     max_turns: int | None = Field(None, ge=1, le=10_000, description="Most turns of a session")

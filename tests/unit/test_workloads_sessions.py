@@ -92,6 +92,14 @@ def test_pauses_nobody_knows_are_refused_until_replaced() -> None:
     assert len(play(unknown, loop="partly_open", sessions={"think_s": 0})) == 5
 
 
+def test_pauses_nobody_knows_can_be_filled_in_beside_those_that_are_known() -> None:
+    unknown = chat(think=(0, 0, -1, 0, -1))
+    rows = play(unknown, loop="partly_open", sessions={"think_unknown_s": 3, "think_limit_s": 2})
+    assert rows.turns is not None
+    assert sorted(rows.turns.think_ns.tolist()) == [-1, -1, 0, 2 * S, 2 * S]
+    assert log_of(unknown, loop="partly_open", sessions={"think_unknown_s": 3})["think"]["effect"]["pauses_unknown"] == 2
+
+
 @pytest.mark.parametrize(
     ("loop", "sessions"),
     [("open", {"think_limit_s": 60}), ("open", {"think_s": 0}), ("closed", {"think_limit_s": 1})],
