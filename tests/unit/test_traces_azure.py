@@ -295,8 +295,9 @@ def test_one_reader_claims_a_file(release: Release) -> None:
     assert not any(get_reader(r.format).sniff("t.csv", b"row_index," + head) for r in RELEASES)
 
 
-def test_a_damaged_first_stamp_is_still_2023s_to_explain() -> None:
-    assert get_reader("azure-2023").sniff("t.csv", HEADER + b"\nyesterday,1,1")
+def test_a_header_without_stamps_of_a_release_is_nobodys() -> None:
+    for rows in (b"\n1,5,7\n", b"\nyesterday,1,1", b"\n", b""):
+        assert not any(get_reader(release.format).sniff("t.csv", release.header + rows) for release in RELEASES)
 
 
 @given(st.integers(1, 200), ROWS.filter(lambda rows: len(rows) > 3), st.data())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from harness.errors import UsageError
-from workloads.traces import guess_format, read_trace
+from workloads.traces import formats, get_reader, guess_format, read_trace
+from workloads.traces.registry import HEAD_BYTES
 
 ROOT = Path(__file__).parents[3] / "shared" / "traces"
 PRINTED = ROOT / "azure-2024-2025-printed-rows"
@@ -78,3 +80,11 @@ def test_vidurs_seconds_are_the_2023_rows_to_the_nanosecond(part: str) -> None:
     facts: dict[str, Any] = json.loads((ROOT / "facts.json").read_text())["facts"][f"vidur_splitwise_{part}"]
     assert len(seconds) == facts["rows"]
     assert seconds.arrival_ns[-1] / 1e9 == facts["arrivals"]["span_s"]
+
+
+def test_no_public_file_is_claimed_twice() -> None:
+    for path in sorted(path for path in ROOT.rglob("*") if path.is_file()):
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+        claims = [name for name in formats() if get_reader(name).sniff(path.name, head)]
+        assert len(claims) < 2, f"{path.name}: {claims}"

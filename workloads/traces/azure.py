@@ -25,7 +25,6 @@ from workloads.traces.azure_rows import (
     AZURE_2023,
     AZURE_2024,
     AZURE_LMM_2025,
-    RELEASES,
     REPIN,
     Release,
     check_head,
@@ -166,12 +165,9 @@ class _Azure:
         self.info = info
 
     def sniff(self, name: str, head: bytes) -> bool:  # noqa: ARG002 - the header and the first stamp tell
-        """Whether the file begins with this header, and its first stamp is not written as another release does."""
+        """Whether the file begins with this header, and its first stamp is written as this release does."""
         header, _, data = head.partition(b"\n")
-        stamp = data.partition(b",")[0]
-        others = (other for other in RELEASES if other is not self._release)
-        owned = self._release.is_stamp(stamp) or (self._release is AZURE_2023 and not any(other.is_stamp(stamp) for other in others))
-        return header.removesuffix(b"\r") == self._release.header and owned
+        return header.removesuffix(b"\r") == self._release.header and self._release.is_stamp(data.partition(b",")[0])
 
     def read(self, path: Path, options: NoOptions, seed: int) -> Trace:  # noqa: ARG002 - nothing to choose or to draw
         """Read the whole file."""
