@@ -77,6 +77,21 @@ def test_truncation_and_padding_of_the_file_are_ignored(folder: Path) -> None:
     assert len(tokens.encode("a")) == 1
 
 
+@pytest.fixture(scope="module")
+def both(folder: Path) -> tuple[HFTokenizer, Tokenizer]:
+    plain = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    plain.no_truncation()
+    plain.no_padding()
+    return HFTokenizer(folder / "tokenizer.json"), plain
+
+
+@given(st.text(max_size=60), st.booleans())
+def test_ids_are_those_of_the_library(both: tuple[HFTokenizer, Tokenizer], text: str, special: bool) -> None:
+    """Encoding without offsets is faster and must change nothing."""
+    ours, plain = both
+    assert ours.encode(text, add_special=special).tolist() == plain.encode(text, add_special_tokens=special).ids
+
+
 def test_the_models_own_size_limits_the_ids(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
     (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 300}))
