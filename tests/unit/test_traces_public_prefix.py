@@ -225,6 +225,14 @@ def test_weka_pauses_count_from_the_last_known_end_which_is_why_some_are_unknown
     assert skipping > 30
 
 
+@pytest.mark.parametrize("name", SESSIONS[:2])
+def test_weka_recorded_times_follow_when_turns_wait_for_the_last_known_end(name: str) -> None:
+    trace = read_trace("weka-agentic", ROOT / FACTS[name]["file"], {"waits-for": "last_known_end"})
+    check_sound(trace)
+    turns = turns_of(trace)
+    assert ((np.diff(turns.after.offsets) > 0) == (turns.think_ns >= 0)).all()
+
+
 def test_weka_two_files_alone_equal_themselves_in_the_archive() -> None:
     whole, _ = loaded("weka_agentic_15")
     names = [one["id"] for one in FACTS["weka_agentic_15"]["per_trace"]]

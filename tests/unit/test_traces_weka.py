@@ -103,6 +103,16 @@ def test_an_absent_pause_or_end_leaves_the_pause_unknown() -> None:
     assert any(note.startswith("3 of 3 later turns have no known think time") for note in trace.notes)
 
 
+def test_waiting_for_the_last_known_end_makes_every_pause_known() -> None:
+    rows = request(0), request(2), request(5, api_time=1.0), request(9, think_time=3.0), request(20, think_time=14.0, api_time=1.0)
+    turns = turns_of(read(FORMAT, session(*rows), waits_for="last_known_end"))
+    assert [turns.after.row(i).tolist() for i in range(5)] == [[], [], [], [2], [2]]
+    assert turns.think_ns.tolist() == [-1, -1, -1, 3 * NS, 14 * NS]
+    assert turns.extends.tolist() == turns_of(read(FORMAT, session(*rows))).extends.tolist()
+    same = session(*FAMILY)
+    assert turns_of(read(FORMAT, same, waits_for="last_known_end")).think_ns.tolist() == turns_of(read(FORMAT, same)).think_ns.tolist()
+
+
 def test_a_pause_of_hours_is_kept_and_told_aiperf_1262() -> None:
     trace = read(FORMAT, session(request(0, api_time=2.0), request(71_891, think_time=71_889.0)))
     assert turns_of(trace).think_ns[1] == 71_889 * NS
@@ -245,6 +255,7 @@ ENTRIES = st.lists(
 @given(ENTRIES)
 def test_any_mixture_of_entries_gives_a_sound_trace_or_a_refusal(entries: list[dict[str, Any]]) -> None:
     check_outcome(FORMAT, session(*entries))
+    check_outcome(FORMAT, session(*entries), waits_for="last_known_end")
 
 
 @given(st.lists(st.lists(st.lists(st.integers(0, (1 << 64) - 1), min_size=3, max_size=3), min_size=1, max_size=3), min_size=1, max_size=4))

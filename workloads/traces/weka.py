@@ -6,7 +6,9 @@ One JSON object a session; a file is one session, or a tar of many (plain or gzi
 What the published files show beyond their description, and what follows from it here:
 
 - A request's ``think_time`` counts from the end of the last request before it whose ``api_time`` is known. Directly after a request with an
-  end it is the pause; after one without an end it would count service again, and the pause is unknown.
+  end it is the pause; after one without an end it would count service again, and the pause is unknown. With the option ``waits_for:
+  last_known_end`` such a request waits for that earlier one instead, with the recorded pause, and without any such one it keeps its place
+  on the session's clock: every pause is known, and a request may be sent while the one before, whose end nobody recorded, is running.
 - A sub-agent's marker bears the time at which it *ended*: marker minus ``duration_ms`` lies within a second after the end of the request
   that launched it, and the next request of its parent comes after the marker. So a sub-agent branches off that request, and that next
   request joins it; the pause at a join counts from the last end, while the recorded one counts from the parent's own last end.
@@ -21,14 +23,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 
 from harness.errors import UsageError
 from workloads.schedule import Blocks, Labels, Ragged, Trace, UInt64, frozen
 from workloads.traces.collect import BlockColumn, Columns, TurnColumn, pause_notes
-from workloads.traces.contract import FormatInfo, NoOptions, PrefixRule
+from workloads.traces.contract import FormatInfo, Options, PrefixRule
 from workloads.traces.fields import duration, elapsed, tokens
 from workloads.traces.find import unreadable
 from workloads.traces.jsonl import Placed, parse, show
@@ -50,6 +52,12 @@ SESSION_BYTES = 1 << 28
 
 _BROKEN = (tarfile.TarError, ValueError, OverflowError, IndexError, KeyError)
 """What the tar module raises on a damaged header."""
+
+
+class WekaOptions(Options):
+    """Which request the next one waits for: the one before it, or the last one before it whose end was recorded."""
+
+    waits_for: Literal["previous", "last_known_end"] = "previous"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Strand:
-    """One agent so far: where its clock starts, who launched it, its requests, and the last ones of agents that ended since its own last."""
+    """One agent so far: where its clock starts, who launched it, its requests, and the last ones of agents that ended since."""
 
     base_ns: int
     launcher: _Request | None
@@ -104,18 +112,23 @@ class _Strand:
         """The agent's last request."""
         return self.mine[-1] if self.mine else None
 
-    def waits(self) -> list[_Request]:
-        """What its next request waits for: its last one and the agents that ended; or, for its first, who launched it."""
-        own = self.mine[-1:] + self.ended
-        return own if own or self.launcher is None else [self.launcher]
+    def waits(self, *, known: bool) -> tuple[_Request | None, list[_Request]]:
+        """What its next request waits for: (its last one, agents that ended since); or, for its first, (None, who launched it).
+
+        ``known``: only those whose end is known, and so the last such one of its own.
+        """
+        others = self.ended or ([self.launcher] if self.launcher and not self.mine else [])
+        own = next((one for one in reversed(self.mine) if one.end_ns >= 0 or not known), None)
+        return own, [one for one in others if one.end_ns >= 0 or not known]
 
 
 class _Session:
     """Reads one session into ``rows``."""
 
-    def __init__(self, rows: _Rows, number: int) -> None:
+    def __init__(self, rows: _Rows, number: int, options: WekaOptions) -> None:
         self._rows = rows
         self._number = number
+        self._known = options.waits_for == "last_known_end"
         self._turn = 0
 
     def read(self, entries: object, place: Placed, base_ns: int = 0, launcher: _Request | None = None, depth: int = 0) -> _Request | None:
@@ -150,7 +163,7 @@ class _Session:
         return self.read(entry.get("requests"), place.at(".requests"), start, launcher, parent.depth + 1)
 
     def _request(self, entry: dict[str, Any], strand: _Strand, place: Placed) -> _Request:
-        rows, before, waits = self._rows, strand.last, strand.waits()
+        rows, before = self._rows, strand.last
         if entry.get("type") not in ("n", "s"):
             place.add("trace.type", f"type={show(entry.get('type'))}: not n, s or subagent", "restore the published form")
         start, tokens_in = strand.base_ns + elapsed(entry, "t", NS, place, None), tokens(entry, "in", place, None)
@@ -161,22 +174,23 @@ class _Session:
         rows.kind.append("subagent" if strand.depth else "main")
         extends = before.row if before and rows.prompt_grows(before.row, request.row) else -1
         rows.rewritten += before is not None and extends < 0
-        pause = _pause(start, think, before, waits)
-        rows.turns.add(self._number, self._turn, [wait.row for wait in waits], pause, extends)
+        own, others = strand.waits(known=self._known)
+        after = [own, *others] if own else others
+        rows.turns.add(self._number, self._turn, [wait.row for wait in after], _pause(start, think, own, after), extends)
         self._turn += 1
         return request
 
 
-def _pause(start: int, think: int, before: _Request | None, waits: list[_Request]) -> int:
+def _pause(start: int, think: int, own: _Request | None, waits: list[_Request]) -> int:
     """Pause from the last end among ``waits`` to ``start``, -1 when an end or the pause is unknown; never from start to start."""
     if not waits or any(wait.end_ns < 0 for wait in waits):
         return -1
-    if before is None:  # a sub-agent's first request has no think time of its own: its clock starts with it
+    if own is None:  # a sub-agent's first request has no think time of its own: its clock starts with it
         pause = start - max(wait.end_ns for wait in waits)
     elif think < 0:
         return -1
     else:
-        pause = before.end_ns + think - max(wait.end_ns for wait in waits)
+        pause = own.end_ns + think - max(wait.end_ns for wait in waits)
     return max(0, pause) if pause >= -GRID_NS else -1
 
 
@@ -192,27 +206,27 @@ class _Weka:
         prefix=PrefixRule(BLOCK, "floor", "session"),
         tested="full file",
     )
-    options = NoOptions
+    options = WekaOptions
 
     def sniff(self, name: str, head: bytes) -> bool:  # noqa: ARG002 - the key tells, in a session and in a tar's first one
         """Whether the head has the key that only this format has."""
         return b'"hash_id_scope"' in head
 
-    def read(self, path: Path, options: NoOptions, seed: int) -> Trace:  # noqa: ARG002 - nothing to choose or to draw
+    def read(self, path: Path, options: WekaOptions, seed: int) -> Trace:  # noqa: ARG002 - nothing is drawn
         """Read one session or a tar of them. Raises UsageError with every problem and its place."""
         problems, rows, skipped = ProblemList(path.name), _Rows(), dict[str, int]()
         for name, raw in _documents(path, skipped):
             place = Placed(problems, name)
             document = parse(raw, None, place)
             if document is not None:
-                _session(document, rows, place)
+                _session(document, rows, place, options)
         if not len(rows.columns) and not len(problems):
             problems.add("trace.no_rows", "sessions=0: the file holds no session", "name the right format, or take the file again")
         problems.raise_if_any()
         return _trace(path.name, rows, skipped)
 
 
-def _session(document: object, rows: _Rows, place: Placed) -> None:
+def _session(document: object, rows: _Rows, place: Placed, options: WekaOptions) -> None:
     if not isinstance(document, dict):
         place.add("trace.row_type", f"{show(document)}: a session is an object", "name the right format")
         return
@@ -221,7 +235,7 @@ def _session(document: object, rows: _Rows, place: Placed) -> None:
         what = f"block_size={size}, hash_id_scope={scope}: read are {BLOCK} and local"
         place.add("trace.block_rule", what, "sessions of another rule would share other prefixes: convert them first")
     first = len(rows.columns)
-    _Session(rows, len(rows.starts)).read(document.get("requests"), place.at(": requests"))
+    _Session(rows, len(rows.starts), options).read(document.get("requests"), place.at(": requests"))
     if len(rows.columns) > first:
         rows.starts.append(first)
         zero = min(rows.columns.arrival[first:])
