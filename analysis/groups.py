@@ -13,7 +13,7 @@ from analysis.latency import COMPLETED
 from analysis.loops import labelled
 from analysis.model import Figure, Group, Outcome, Outcomes, Reuse, Tokens
 from analysis.outcomes import sum_outcomes, unjudged
-from analysis.planned import MISSING, Bools, Int64, Strings, integers, names, offered_rows, texts
+from analysis.planned import MISSING, Bools, Int64, Strings, names, offered_rows, texts, without_arrival
 from analysis.proof import TokenColumns, add_reuse, add_tokens
 from analysis.rates import COHORT, completed, could_still_be_valid, doubts, rate
 from analysis.reuse import Cache, read_cache, reuse_of
@@ -109,7 +109,7 @@ class _View:
             uncounted=rules,
             cache=read_cache(record, clocks),
             tokens=TokenColumns.of(record, clocks),
-            never=_never(record),
+            never=without_arrival(record),
         )
 
     def part(self, wanted: frozenset[str | None]) -> _Part:
@@ -130,14 +130,6 @@ class _View:
             tokens=self.tokens.tokens(plan, rows),
             reuse=reuse_of(self.cache, rows),
         )
-
-
-def _never(record: RunRecord) -> Strings:
-    ids = integers(record.schedule, "request_id")
-    arrived = np.isin(ids, integers(record.requests, "request_id")[integers(record.requests, "arrival_ns") != MISSING])
-    kinds = names(record.requests, "end_kind", ids)
-    kinds[arrived] = None
-    return kinds
 
 
 def _places(labels: list[str | None]) -> dict[str | None, Int64]:

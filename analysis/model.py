@@ -172,16 +172,27 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """Proof of what reached the server. ``streams``: planned, due and sent instants; ``server``: growth of its own token counters."""
+class Arrivals:
+    """Requests of one kind over the whole run: those that arrive by the clock, or those that wait for others.
 
+    ``planned``: the arrivals of the schedule by the clock; of those that wait, when they came due, for the schedule cannot know. ``sent``:
+    the sends of the same requests. ``not_due``: those that never arrived, by how they ended.
+    """
+
+    kind: Literal["clock", "waiting"]
     scheduled: int
-    waiting: int
-    """of the scheduled: how many wait for others"""
     due: int
     sent: int
     not_due: Mapping[str, int]
-    streams: Mapping[str, Stream]
+    planned_stream: Stream
+    sent_stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Proof of what reached the server. ``server``: growth of its own token counters."""
+
+    arrivals: tuple[Arrivals, ...]
     tokens: Tokens
     server: Mapping[str, Tally]
     reuse: Reuse

@@ -86,6 +86,34 @@ def offered_rows(record: RunRecord) -> Bools:
     return np.where(waits(schedule), came, clocked)
 
 
+def without_arrival(record: RunRecord) -> Strings:
+    """Say of each row of the schedule (n,) that never arrived how it ended, None of the others and of those without a row."""
+    ids = integers(record.schedule, "request_id")
+    kinds = names(record.requests, "end_kind", ids)
+    kinds[planned(record.requests, "arrival_ns", ids) != MISSING] = None
+    return kinds
+
+
+def gone_users(record: RunRecord, until_ns: int) -> int:
+    """Count users of a closed loop that had stopped sending before ``until_ns``: out of requests, or their last one not served.
+
+    A user is the chain of requests that wait for each other; it is gone when its last request that came due has ended and the plan holds
+    none to follow, or the end was not the planned one, after which nothing follows.
+    """
+    schedule = record.schedule
+    ids = integers(schedule, "request_id")
+    end, kinds = planned(record.requests, "end_ns", ids), names(record.requests, "end_kind", ids)
+    came = planned(record.requests, "arrival_ns", ids) != MISSING
+    followed, went_on = (np.isin(ids, _awaited(schedule, mask)) for mask in (waits(schedule), waits(schedule) & came))
+    ended = came & (end != MISSING) & (end < until_ns)
+    return int((ended & ~went_on & (~followed | ~is_any(kinds, *SERVED))).sum())
+
+
+def _awaited(schedule: pa.Table, rows: Bools) -> Int64:
+    """Ids that the requests of some rows wait for."""
+    return np.asarray(pc.list_flatten(schedule.column("after").filter(pa.array(rows))).to_numpy(), dtype=np.int64)
+
+
 def due_ns(record: RunRecord) -> Int64:
     """When each row of the schedule (n,) should have come due, from the plan and the ends of the requests it waits for.
 

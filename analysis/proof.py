@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 
 from analysis.clocks import Clocks
-from analysis.model import Reuse, Sent, Stream, Tally, Tokens
-from analysis.outcomes import not_due
-from analysis.planned import MISSING, Bools, Int64, integers, planned, waits
+from analysis.model import Arrivals, Reuse, Sent, Stream, Tally, Tokens
+from analysis.planned import MISSING, Bools, Int64, integers, planned, waits, without_arrival
 from analysis.reuse import read_cache, reuse_of
 from analysis.samples import AbsentError, counter_delta
 from harness.burstiness import dispersion, gap_cv, in_order
@@ -24,24 +25,38 @@ COUNTERS = {"input": "prompt_tokens_total", "output": "generation_tokens_total"}
 
 def prove(record: RunRecord, clocks: Clocks) -> Sent:
     """Gather what a run planned, sent and had counted, over the whole run and not its window only."""
-    sent_ns = clocks.send_ns[clocks.send_ns != MISSING]
-    planned_ns = integers(record.schedule, "arrival_ns")
     return Sent(
-        scheduled=record.schedule.num_rows,
-        waiting=int(waits(record.schedule).sum()),
-        due=len(clocks),
-        sent=len(sent_ns),
-        not_due=not_due(record),
-        streams={
-            "planned": _stream(record, planned_ns),
-            "due": _stream(record, clocks.arrival_ns),
-            "sent": _stream(record, sent_ns),
-        },
+        arrivals=_arrivals(record, clocks),
         tokens=TokenColumns.of(record, clocks).tokens(),
         server={side: _counter(record, metric, clocks) for side, metric in COUNTERS.items()},
         reuse=reuse_of(read_cache(record, clocks)),
         transforms=record.spec.workload.transforms,
     )
+
+
+def _arrivals(record: RunRecord, clocks: Clocks) -> tuple[Arrivals, ...]:
+    """Requests by the clock, and those that wait for others where there are any: like is held against like."""
+    waiting, ids = waits(record.schedule), integers(record.schedule, "request_id")
+    planned_ns, never = integers(record.schedule, "arrival_ns"), without_arrival(record)
+    kinds: dict[Literal["clock", "waiting"], Bools] = {"clock": ~waiting}
+    if waiting.any():
+        kinds["waiting"] = waiting
+    found = []
+    for kind, plan in kinds.items():
+        rows = np.isin(clocks.request_id, ids[plan])
+        sent_ns = clocks.send_ns[rows & (clocks.send_ns != MISSING)]
+        found.append(
+            Arrivals(
+                kind=kind,
+                scheduled=int(plan.sum()),
+                due=int(rows.sum()),
+                sent=len(sent_ns),
+                not_due=dict(sorted(Counter(k for k in never[plan] if k is not None).items())),
+                planned_stream=_stream(record, planned_ns[plan] if kind == "clock" else clocks.arrival_ns[rows]),
+                sent_stream=_stream(record, sent_ns),
+            )
+        )
+    return tuple(found)
 
 
 def _stream(record: RunRecord, instants: Int64) -> Stream:

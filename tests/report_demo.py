@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.model import (
+    Arrivals,
     CampaignAnalysis,
     CellAnalysis,
     CheckResult,
@@ -145,13 +146,10 @@ def sent(waiting: int) -> Sent:
         "before": {"mean_rate_rps": 4.0, "cv_interarrival": 2.1, "input_tokens": {"mean": 120.5}},
         "after": {"mean_rate_rps": 8.0, "cv_interarrival": 2.1, "input_tokens": {"mean": 120.5}},
     }
+    clock = Arrivals("clock", 160 - waiting, 160 - waiting, 160 - waiting, {}, stream(160 - waiting, 1.4), stream(160 - waiting, 1.38))
+    after = Arrivals("waiting", waiting, waiting - 2, waiting - 3, {"never_due": 2}, stream(waiting - 2, 0.9), stream(waiting - 3, None))
     return Sent(
-        scheduled=160,
-        waiting=waiting,
-        due=158 if waiting else 160,
-        sent=157 if waiting else 160,
-        not_due={"never_due": 2} if waiting else {},
-        streams={"planned": stream(160, 1.4), "due": stream(158, 1.38), "sent": stream(157, None)},
+        arrivals=(clock, after) if waiting else (clock,),
         tokens=tokens(160),
         server={"input": Tally(2400, 160), "output": Tally(None, 160, "no snapshot from after the last request ended")},
         reuse=reuse(160, 640),

@@ -8,7 +8,7 @@ import pyarrow as pa
 from analysis.gates.registry import Finding, RunContext, failed, gate, judge, number, passed, unknown
 from analysis.gates.tables import in_order
 from analysis.model import Claim, Outcome
-from analysis.planned import MISSING, Int64, due_ns, integers, is_any, offered_rows, planned, texts, waits
+from analysis.planned import MISSING, Int64, due_ns, gone_users, integers, is_any, offered_rows, planned, texts, waits
 from analysis.samples import need
 from harness.record.reader import RunRecord
 from harness.record.schema import EndKind
@@ -123,9 +123,10 @@ def requests_wellformed(context: RunContext) -> Finding:
     protects=INTEGRITY,
     threshold="No tolerance on count (sent = what came due); 1 ms of earliness, the floor of client_slip. A refused connection was an "
     "attempt to send. A request that waits for others came due its think time after the last of their ends, to the same 1 ms, and fails "
-    "to come due only because one of them did not end as planned or the run ended first. None is cancelled but by plan and in its time.",
+    "to come due only because one of them did not end as planned or the run ended first. None is cancelled but by plan and in its time. "
+    "In a closed loop every user lasts until the cohort has ended.",
     remedy="Give the client more room (cores, open files, fewer other processes) or lower the load, so that every request is sent when "
-    "due.",
+    "due. A closed loop whose users leave needs more requests for each of them, or a server that refuses none.",
 )
 def delivered_load(context: RunContext) -> Finding:
     """Every scheduled request was sent, at its own arrival and not before."""
@@ -138,18 +139,20 @@ def delivered_load(context: RunContext) -> Finding:
     attempted = is_any(kind, EndKind.CONNECT_REFUSED, EndKind.CONNECT_FAILED)
     unsent = int((is_any(kind, EndKind.NEVER_SENT) | ((send < 0) & ~attempted)).sum())
     moved, held_back = _moved(record, ids)
-    early, cancelled = _early(send, arrival), _given_up(record, table)
+    early, cancelled, gone = _early(send, arrival), _given_up(record, table), _gone(context)
     never = sum(context.outcomes.not_due.values())
     return judge(
-        missing == unsent == moved == held_back == early == cancelled == 0,
+        missing == unsent == moved == held_back == early == cancelled == gone == 0,
         f"scheduled {len(ids)}, rows {len(rows)}, never due {never} ({held_back} of them without a cause), never sent {unsent}, without a "
-        f"partner {missing}, arrival changed {moved}, sent early {early}, cancelled unplanned or early {cancelled}",
+        f"partner {missing}, arrival changed {moved}, sent early {early}, cancelled unplanned or early {cancelled}"
+        + (f"; users of the closed loop gone too early {gone}" if gone else ""),
         sent=number(len(table) - unsent, len(ids) - never + held_back, "requests"),
         without_partner=number(missing, 0, "requests"),
         arrival_changed=number(moved, 0, "requests"),
         held_back=number(held_back, 0, "requests"),
         sent_early=number(early, 0, "requests"),
         cancelled_unplanned=number(cancelled, 0, "requests"),
+        users_gone=number(gone, 0, "users"),
     )
 
 
@@ -166,6 +169,15 @@ def _moved(record: RunRecord, ids: Int64) -> tuple[int, int]:
 
 def _early(send: Int64, arrival: Int64) -> int:
     return int(((send >= 0) & (send < arrival - EARLY_NS)).sum())
+
+
+def _gone(context: RunContext) -> int:
+    """Count users of a closed loop that left before the window, or the last request of its cohort, had ended: the load died away."""
+    record, clocks = context.record, context.clocks
+    if not record.spec.workload.loop.startswith("closed"):
+        return 0
+    last = int(clocks.end_ns[clocks.in_cohort].max(initial=0))
+    return gone_users(record, max(record.spec.window.stop_ns, last))
 
 
 def _given_up(record: RunRecord, table: pa.Table) -> int:

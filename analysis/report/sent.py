@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from analysis.model import CampaignAnalysis, CellAnalysis, Figure, Group, Outcome, Reuse, RunAnalysis, Sent, Stream, Tally, Tokens
+from analysis.model import Arrivals, CampaignAnalysis, CellAnalysis, Figure, Group, Outcome, Reuse, RunAnalysis, Sent, Tally, Tokens
 from analysis.proof import add_reuse, add_tallies, add_tokens
 from analysis.report.table import Table
 from analysis.report.words import Unit, clean, compact, number, percent, shorten
@@ -38,50 +39,40 @@ def sent_tables(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
 
 
 def _arrivals(runs: Sequence[tuple[RunAnalysis, Sent]], unit: Unit) -> Table:
+    widths = list(dict.fromkeys(w for _, sent in runs for a in sent.arrivals for w in a.planned_stream.dispersion))
     header = (
-        *("Run", "Scheduled", "Came due", "Sent", "Never due"),
+        *("Run", "Arrive", "Scheduled", "Came due", "Sent", "Never due"),
         *(f"Slip p50, p99, max ({clean(unit.name)})", "Rate (req/s)", "CV of gaps"),
-        *(f"IoD {width}" for width in _widths(runs)),
+        *(f"IoD {clean(width)}" for width in widths),
     )
-    rows = tuple(_arrival_row(run, sent, unit, _widths(runs)) for run, sent in runs)
+    rows = tuple(_arrival_row(run, a, unit, widths) for run, sent in runs for a in sent.arrivals)
     note = (
-        "Whole run, not its window alone. Rate, coefficient of variation of gaps and index of dispersion (both 1 for Poisson; n/a: too "
-        "few, or a run too short for two bins) of planned arrivals → of sends; with requests that wait for others: planned → came due → "
-        "sent, where planned takes answers to need no time."
+        "Whole run, but slip, which is the cohort's. Rate, coefficient of variation of gaps and index of dispersion (both 1 for Poisson; "
+        "n/a: too few, or a run too short for two bins): of the planned arrivals → of their sends; of requests after others, whose "
+        "arrival only the run decides, when they came due → when they were sent."
     )
-    waiting = sum(sent.waiting for _, sent in runs)
-    if waiting:
-        note += f" {waiting} scheduled requests wait for others."
-    numeric, folded = frozenset(range(1, len(header))), len(rows) > FOLDED
+    numeric, folded = frozenset(range(2, len(header))), len(rows) > FOLDED
     return Table("Arrivals: planned against sent", header, rows, numeric, f"{note}{_never(runs)}", folded)
 
 
-def _widths(runs: Sequence[tuple[RunAnalysis, Sent]]) -> list[str]:
-    return list(dict.fromkeys(width for _, sent in runs for stream in sent.streams.values() for width in stream.dispersion))
-
-
 def _never(runs: Sequence[tuple[RunAnalysis, Sent]]) -> str:
-    kinds = sorted({kind for _, sent in runs for kind in sent.not_due})
-    counted = {kind: sum(sent.not_due.get(kind, 0) for _, sent in runs) for kind in kinds}
-    return "".join(f" Never due, in no cohort: {n}, {NEVER.get(kind, clean(kind))}." for kind, n in counted.items())
+    counted: Counter[str] = sum((Counter(a.not_due) for _, sent in runs for a in sent.arrivals), Counter())
+    return "".join(f" Never due, in no cohort: {n}, {NEVER.get(kind, clean(kind))}." for kind, n in sorted(counted.items()))
 
 
-def _arrival_row(run: RunAnalysis, sent: Sent, unit: Unit, widths: Sequence[str]) -> tuple[str, ...]:
-    streams = [s for name, s in sent.streams.items() if name != "due" or sent.waiting]
+def _arrival_row(run: RunAnalysis, arrivals: Arrivals, unit: Unit, widths: Sequence[str]) -> tuple[str, ...]:
+    by_clock, streams = arrivals.kind == "clock", (arrivals.planned_stream, arrivals.sent_stream)
     slip = ", ".join(_slip(run.figures.get(f"slip_{level}"), unit) for level in ("p50", "p99", "max"))
-    counts = (sent.scheduled, sent.due, sent.sent, sum(sent.not_due.values()))
+    counts = (arrivals.scheduled, arrivals.due, arrivals.sent, sum(arrivals.not_due.values()))
     return (
         run_name(run),
+        "by the clock" if by_clock else "after others",
         *(str(n) for n in counts),
-        slip,
+        slip if by_clock else "",
         _steps(s.rate for s in streams),
         _steps(s.cv_gaps for s in streams),
-        *(_steps(_dispersion(s, width) for s in streams) for width in widths),
+        *(_steps(s.dispersion.get(width) for s in streams) for width in widths),
     )
-
-
-def _dispersion(stream: Stream, width: str) -> float | None:
-    return stream.dispersion.get(width)
 
 
 def _slip(figure: Figure | None, unit: Unit) -> str:

@@ -325,6 +325,21 @@ def no_flags_endpoint(**args: Any) -> Callable[[], RunRecord]:
     return lambda: healthy(spec=make_spec(arm=arm), facts=make_facts(flags_checked=None, argv=()))
 
 
+def closed_loop(*, last: int = 139, fails: int | None = None) -> Callable[[], RunRecord]:
+    """Two users who send one request after the other, 150 ms each and a pause; ``fails``: a request that ends its user."""
+
+    def make() -> RunRecord:
+        gone = range(140, 140) if fails is None else range(fails + 2, 141, 2)
+        made, plan = [], {}
+        for i in range(last + 1):
+            one = make_request(i, (i // 2) * 200 * MS, end_ns=(i // 2) * 200 * MS + 150 * MS)
+            made.append(make_never_due(i) if i in gone else one | (NO_EVENTS | {"end_kind": "reset"} if i == fails else {}))
+            plan[i] = {"after": [i - 2], "think_ns": 50 * MS} if i > 1 else {}
+        return healthy(made, plan=plan, spec=make_spec(workload=make_workload(loop="closed")))
+
+    return make
+
+
 def given_up(plan: int | None, after: int) -> Callable[[], RunRecord]:
     """Row 50 cancelled ``after`` its arrival, planned at ``plan``."""
     made = rows(**NO_EVENTS, end_kind="cancelled", end_ns=5 * S + after)
@@ -426,6 +441,10 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("delivered_load", "cancelled by plan", "PASS", given_up(200 * MS, 200 * MS)),
     ("delivered_load", "cancelled before its time", "FAIL", given_up(200 * MS, 198 * MS)),
     ("delivered_load", "cancelled by no plan", "FAIL", given_up(None, 200 * MS)),
+    ("delivered_load", "closed loop whose users last", "PASS", closed_loop()),
+    ("delivered_load", "closed loop whose plan runs dry", "FAIL", closed_loop(last=119)),
+    ("delivered_load", "closed loop that loses a user to a failure", "FAIL", closed_loop(fails=70)),
+    ("delivered_load", "the same failure in the drain", "PASS", closed_loop(fails=130)),
     ("requests_wellformed", "client fault before it came due", "FAIL", lost_turn("reset", kind="client_fault")),
     ("client_slip", "p99 beyond 5 ms", "FAIL", lambda: healthy([r | {"send_ns": r["arrival_ns"] + 6 * MS} for r in rows()])),
     ("client_headroom", "other host", "FAIL", lambda: healthy(coordinates=make_coordinates(client_host=Known(value="n:b")))),

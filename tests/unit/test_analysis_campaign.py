@@ -84,4 +84,4 @@ def test_turns_that_never_came_due_are_summed_over_replicates_and_cost_no_verdic
     assert isinstance(found.verdict, Ranking), found.verdict
     run = found.cells[0].runs[0]
     assert run.sent is not None
-    assert (run.sent.scheduled, run.sent.due) == (142, 141)
+    assert [(a.kind, a.scheduled, a.due) for a in run.sent.arrivals] == [("clock", 141, 141), ("waiting", 1, 0)]

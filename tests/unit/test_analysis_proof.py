@@ -18,21 +18,22 @@ def proof(record: RunRecord) -> Any:
 def test_planned_due_and_sent_are_told_apart() -> None:
     rows = [make_request(0, S), make_request(1, 3 * S), make_request(2, 4 * S, send_ns=None, end_kind="never_sent"), make_never_due(3)]
     plan = {1: {"arrival_ns": 2 * S, "after": [0]}, 3: {"arrival_ns": 5 * S, "after": [2]}}
-    found = proof(make_record(rows, plan=plan))
-    assert (found.scheduled, found.waiting, found.due, found.sent, found.not_due) == (4, 2, 3, 2, {"never_due": 1})
-    assert {name: s.count for name, s in found.streams.items()} == {"planned": 4, "due": 3, "sent": 2}
-    assert found.streams["planned"].rate == pytest.approx(4 / 14)
-    assert found.streams["planned"].cv_gaps == pytest.approx((2 / 9) ** 0.5 / (4 / 3))
+    clock, waiting = proof(make_record(rows, plan=plan)).arrivals
+    assert (clock.kind, clock.scheduled, clock.due, clock.sent, clock.not_due) == ("clock", 2, 2, 1, {})
+    assert (waiting.kind, waiting.scheduled, waiting.due, waiting.sent, waiting.not_due) == ("waiting", 2, 1, 1, {"never_due": 1})
+    assert clock.planned_stream.rate == pytest.approx(2 / 14)
+    # The plan's wish for a turn that waits is in no stream: only what came due is.
+    assert [s.count for a in (clock, waiting) for s in (a.planned_stream, a.sent_stream)] == [2, 1, 1, 1]
 
 
 def test_bursts_of_the_plan_and_of_the_sends_are_measured_alike() -> None:
-    even = proof(make_record()).streams
-    assert (even["planned"].cv_gaps, even["sent"].cv_gaps) == (0.0, 0.0)
-    assert even["planned"].dispersion["1s"] == even["sent"].dispersion["1s"] == 0.0
-    assert even["planned"].dispersion["60s"] is None  # one bin says nothing of a spread
+    (even,) = proof(make_record()).arrivals
+    assert (even.planned_stream.cv_gaps, even.sent_stream.cv_gaps) == (0.0, 0.0)
+    assert even.planned_stream.dispersion["1s"] == even.sent_stream.dispersion["1s"] == 0.0
+    assert even.planned_stream.dispersion["60s"] is None  # one bin says nothing of a spread
     held = [make_request(i, i * 100 * MS, send_ns=(i // 10 + 1) * S) for i in range(140)]
-    late = proof(make_record(held)).streams
-    assert (late["planned"].cv_gaps, late["sent"].cv_gaps) == (0.0, pytest.approx((139 / 13 - 1) ** 0.5))  # 13 gaps of 1 s, 126 of none
+    (late,) = proof(make_record(held)).arrivals
+    assert (late.planned_stream.cv_gaps, late.sent_stream.cv_gaps) == (0.0, pytest.approx((139 / 13 - 1) ** 0.5))  # 13 gaps of 1 s in 139
 
 
 def test_tokens_of_three_witnesses_and_how_many_requests_each_speaks_of() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from analysis.model import CampaignAnalysis, Outcome, Outcomes, Reason, Refusal, Reuse, Tally
+from analysis.model import CampaignAnalysis, Outcome, Outcomes, Reason, Refusal, Reuse, Stream, Tally
 from analysis.report import render_html, render_markdown, render_terminal, to_json
 from analysis.report.markdown import escape
 from analysis.report.words import clean, number
@@ -40,7 +40,8 @@ def hostile(text: str) -> CampaignAnalysis:
     assert proof is not None
     chain = {"name": text, text: text, "effect": {"before": {text: {text: text}}, "after": {text: {text: 1.0}}, text: text}}
     reuse = Reuse({"1": lost, "16": Tally(1, 1)}, lost, text)
-    proof = dataclasses.replace(proof, not_due={text: 1}, server={"input": lost, "output": lost}, reuse=reuse, transforms=(chain,))
+    never = dataclasses.replace(proof.arrivals[0], not_due={text: 1}, planned_stream=Stream(1, 1.0, None, {text: None}))
+    proof = dataclasses.replace(proof, arrivals=(never,), server={"input": lost, "output": lost}, reuse=reuse, transforms=(chain,))
     own = {**GROUPS[0].figures, "ttft_p50": dataclasses.replace(GROUPS[0].figures["ttft_p50"], value=None, status="unknown", reason=text)}
     groups = tuple(dataclasses.replace(g, name=text, slo=text, figures=own, reuse=reuse) for g in GROUPS[:5])
     bad = dataclasses.replace(
