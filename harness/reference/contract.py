@@ -1,71 +1,186 @@
 """The four records of the scheduler contract: what a policy may see, what it decides, what execution reports.
 
 Four writers, four records: the workload is declared, the state is published by the transition alone, the plan by a policy, the result by
-execution. A plan advances nothing; only a validated, completed result does. Formulas F01-F07, F12-F14, F20-F21. All counts are tokens
-(rows of the KV cache), all instants ns on the engine's clock. Views and work rows are named tuples because a state is rebuilt every
-iteration; immutability is the point, speed the reason for the form.
+execution. A plan advances nothing; only a validated, completed result does. Formulas F01-F07, F12-F14, F20-F21. Counts are tokens (rows
+of the KV cache), instants and durations ns on the engine's clock.
+
+Inside, records are columnar: one int64 array ``cells`` (columns, members) a queue, read-only, copied by the transition and never written
+again, so that a decision over hundreds of requests costs a few array operations. No column holds a realized length, a token id or a
+physical block: what is not in the record cannot be read by a policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from enum import IntEnum
+from typing import Final, NamedTuple
 
-T = TypeVar("T")
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
 
 
-class Phase(StrEnum):
-    """Annotation of an interval, always derived from the frontiers (``phase_of``) and never chosen."""
+class Phase(IntEnum):
+    """Annotation of an interval, always derived from the frontiers (``Table.phase``) and never chosen."""
 
-    PREFILL = "PREFILL_CHUNK"
-    DECODE = "DECODE_ROW"
-    REBUILD = "REBUILD_CHUNK"
+    DECODE = 0
+    PREFILL = 1
+    REBUILD = 2
     """Recomputes rows below the semantic frontier after a preemption; emits nothing and debits no service."""
 
 
-class Key(NamedTuple):
-    """Identity that authorizes work: an id alone is not enough, a cancellation publishes the next generation."""
+_REBUILD = np.int64(Phase.REBUILD)  # comparing arrays with enum members costs microseconds
 
-    request_id: str
-    generation: int
+
+class Terminal(IntEnum):
+    """How a request ended; NONE while it lives."""
+
+    NONE = 0
+    STOP = 1
+    LENGTH = 2
+    ABORT = 3
+    ERROR = 4
+
+
+FINISH_REASONS: Final[Mapping[int, str]] = {
+    Terminal.STOP: "stop",
+    Terminal.LENGTH: "length",
+    Terminal.ABORT: "abort",
+    Terminal.ERROR: "error",
+}
+
+HANDLE, GENERATION, SNAPSHOT, EPOCH, RESIDENT = range(5)
+"""Identity that authorizes work, then the start of the only legal next interval: shared by tables, work and results.
+
+HANDLE: number of the request, never reused. GENERATION: a cancellation publishes the next one, so an id alone authorizes nothing.
+SNAPSHOT: version of the request's own state. EPOCH: counts suspensions, so that a receipt of an earlier one cannot serve a later.
+RESIDENT: rows whose KV is held now; below COMPUTED only after a preemption.
+"""
+COMPUTED, COMMITTED, EMITTED, LAST_NS, READY = range(5, 10)
+"""Facts: computed c and committed k (equal at every cut), emitted e, instant of the last emission (-1: none), dependencies ready (0/1)."""
+PROMPT, MAXIMUM, PRIORITY, CLIENT, ORDER, ARRIVAL_NS, TTFT_NS, TBT_NS = range(10, 18)
+"""Declarations: prompt rows p, greatest output, priority (lower first), client, arrival order and instant, latency limits (-1: none)."""
+COLUMNS: Final = 18
+
+NO_LIMIT: Final = -1
+
+
+class _Column:
+    """Read access to one column of a table by name."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __get__(self, table: Table, _owner: type[Table]) -> Int64:
+        column: Int64 = table.cells[self._index]
+        return column
+
+
+class Table:
+    """Members of one queue in queue order: ``cells`` (COLUMNS, n) int64, read-only from construction on.
+
+    ``phase`` and ``limit`` are derived from the frontiers once and kept: the annotation of the next interval and its greatest legal end
+    (F01-F04; a rebuild ends at the computed frontier). The interval starts at ``resident`` in every phase.
+    """
+
+    __slots__ = ("_limit", "_phase", "cells")
+
+    handle = _Column(HANDLE)
+    generation = _Column(GENERATION)
+    snapshot = _Column(SNAPSHOT)
+    epoch = _Column(EPOCH)
+    resident = _Column(RESIDENT)
+    computed = _Column(COMPUTED)
+    committed = _Column(COMMITTED)
+    emitted = _Column(EMITTED)
+    last_ns = _Column(LAST_NS)
+    ready = _Column(READY)
+    prompt = _Column(PROMPT)
+    maximum = _Column(MAXIMUM)
+    priority = _Column(PRIORITY)
+    client = _Column(CLIENT)
+    order = _Column(ORDER)
+    arrival_ns = _Column(ARRIVAL_NS)
+    ttft_ns = _Column(TTFT_NS)
+    tbt_ns = _Column(TBT_NS)
+
+    def __init__(self, cells: Int64) -> None:
+        cells.flags.writeable = False
+        self.cells = cells
+        self._phase: Int64 | None = None
+        self._limit: Int64 | None = None
+
+    def __len__(self) -> int:
+        return len(self.cells[0])
+
+    @property
+    def phase(self) -> Int64:
+        """Phase of each member's next interval (n,)."""
+        if self._phase is None:
+            self._derive()
+        return self._phase  # type: ignore[return-value]  # set by _derive
+
+    @property
+    def limit(self) -> Int64:
+        """Greatest legal end of each member's next interval (n,)."""
+        if self._limit is None:
+            self._derive()
+        return self._limit  # type: ignore[return-value]  # set by _derive
+
+    def take(self, at: Int64) -> Table:
+        """Members by position (k,)."""
+        return Table(self.cells.take(at, axis=1))
+
+    def without(self, at: Int64) -> Table:
+        """All members but those at positions (k,); order is kept."""
+        if not len(at):
+            return self
+        keep = np.ones(len(self), bool)
+        keep[at] = False
+        return Table(self.cells.compress(keep, axis=1))
+
+    def _derive(self) -> None:
+        cells = self.cells
+        computed, prompt = cells[COMPUTED], cells[PROMPT]
+        rebuild, prefill = cells[RESIDENT] < computed, computed < prompt
+        self._phase = np.where(rebuild, _REBUILD, prefill)
+        self._limit = np.where(rebuild, computed, np.where(prefill, prompt, computed + 1))
+        self._phase.flags.writeable = self._limit.flags.writeable = False
+
+
+EMPTY: Final = Table(np.zeros((COLUMNS, 0), np.int64))
+"""A queue without members."""
 
 
 class Declaration(NamedTuple):
-    """What a client declared: all that an online policy may know of a request. ``priority``: lower runs first."""
+    """What a client declared of a request: all that an online policy may ever know of it beside its observed progress.
 
-    request_id: str
-    generation: int
+    ``priority``: lower runs first. ``client`` numbers the tenant. ``ttft_ns``, ``tbt_ns``: declared latency limits, NO_LIMIT for none.
+    """
+
+    handle: int
     arrival_order: int
     prompt_tokens: int
     max_output_tokens: int
     priority: int = 0
-    client: str = ""
+    client: int = 0
+    arrival_ns: int = 0
+    ttft_ns: int = NO_LIMIT
+    tbt_ns: int = NO_LIMIT
+    generation: int = 0
 
 
-class RequestView(NamedTuple):
-    """Factual frontiers of one request at a cut.
-
-    ``emitted`` e, ``computed`` c, ``committed`` k (= c at every published cut); ``resident``: rows whose KV is held now, below c only after
-    a preemption. ``suspension_epoch`` counts preemptions, so that a receipt of an earlier suspension cannot serve a later one.
-    """
-
-    declared: Declaration
-    snapshot_version: int = 0
-    emitted: int = 0
-    computed: int = 0
-    committed: int = 0
-    resident: int = 0
-    ready: bool = True
-    terminal: str | None = None
-    suspension_epoch: int = 0
-
-    @property
-    def key(self) -> Key:
-        """Current identity."""
-        return Key(self.declared.request_id, self.declared.generation)
+def declared_table(declarations: Sequence[Declaration]) -> Table:
+    """Rows of requests that were declared and have not run: nothing computed, nothing emitted, ready."""
+    cells = np.zeros((COLUMNS, len(declarations)), np.int64)
+    if declarations:
+        columns = np.array(declarations, np.int64).T
+        cells[HANDLE], cells[ORDER], cells[PROMPT : CLIENT + 1], cells[ARRIVAL_NS:] = columns[0], columns[1], columns[2:6], columns[6:9]
+        cells[GENERATION] = columns[9]
+    cells[LAST_NS], cells[READY] = -1, 1
+    return Table(cells)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +198,7 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadManifest:
-    """The online projection of a workload: declarations and limits, no realized lengths."""
+    """The online projection of a workload: declarations and limits, no realized lengths. ``parameters``: the policy's own, by name."""
 
     workload_id: str
     clock: str
@@ -92,50 +207,57 @@ class WorkloadManifest:
     tie_break: tuple[str, ...]
     budgets: Budgets
     requests: tuple[Declaration, ...] = ()
+    parameters: tuple[tuple[str, int], ...] = ()
 
 
-class Service(NamedTuple):
-    """Completed rows of one client, prefill and decode apart (they may be weighted differently, F52)."""
+class SchedulerState(NamedTuple):
+    """Everything known at one cut; the four tables partition the live requests, and each member stands in one of them only.
 
-    prefill_rows: int = 0
-    decode_rows: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerState:
-    """Everything known at one cut. Each queue holds request ids; ``views`` has one entry for each of them.
-
-    ``finished`` holds what became terminal in the last transition; the next arrival or cancellation retires it.
+    ``finished`` holds what became terminal in the last transition. ``service`` (2, clients): completed prefill and decode rows of each
+    client (F52, F53). ``held_rows``: KV rows resident now. ``memory``: what the policy published about its own past (None: it has none).
     """
 
     decision_id: int
     state_version: int
     now_ns: int
-    waiting: tuple[str, ...]
-    running: tuple[str, ...]
-    suspended: tuple[str, ...]
-    finished: tuple[str, ...]
-    views: Mapping[str, RequestView]
-    service: Mapping[str, Service]
+    running: Table
+    suspended: Table
+    waiting: Table
+    finished: Table
+    service: Int64
+    held_rows: int = 0
     recomputed_rows: int = 0
+    memory: object = None
+
+
+class Moves(NamedTuple):
+    """Members that leave a queue: positions in it (k,), and handle and generation (2, k) as the identity that is meant."""
+
+    at: Int64
+    keys: Int64
+
+
+NO_MOVES: Final = Moves(np.zeros(0, np.int64), np.zeros((2, 0), np.int64))
+
+POSITION, PHASE, END = 5, 6, 7
+WORK_COLUMNS: Final = 8
 
 
 class Work(NamedTuple):
-    """One authorized interval [start, end) of one request, bound to the exact snapshot it was planned from."""
+    """Authorized intervals, one a selected request, in packed order.
 
-    request_id: str
-    generation: int
-    snapshot_version: int
-    suspension_epoch: int
-    start: int
-    end: int
-    phase: Phase
-    positions: range
+    ``at`` (n,): positions among the members that may run (``eligible``). ``cells`` (8, n): handle, generation, snapshot, epoch, start,
+    local position of the first row, phase, end. Positions of the rows are start, start + 1, ...; the column binds them.
+    """
+
+    at: Int64
+    cells: Int64
 
     @property
-    def width(self) -> int:
-        """Rows of the interval (F12)."""
-        return self.end - self.start
+    def widths(self) -> Int64:
+        """Rows of each interval q (F12)."""
+        widths: Int64 = self.cells[END] - self.cells[RESIDENT]
+        return widths
 
 
 class Ledger(NamedTuple):
@@ -146,116 +268,73 @@ class Ledger(NamedTuple):
     kv_rows: int
 
 
-OrderKey = tuple[int | str, ...]
-"""The values of the declared tie-break for one request, in the declared order."""
+class IterationPlan(NamedTuple):
+    """A policy's decision for one iteration.
 
-
-@dataclass(frozen=True, slots=True)
-class IterationPlan:
-    """A policy's decision for one iteration. ``order``: the tie-break evidence, one key for each work row, ascending.
-
-    ``admit`` enter the running queue with this plan, ``preempt`` leave it (their KV is freed before execution).
+    ``order`` (fields, n): the tie-break evidence, one column for each interval, ascending. ``preempt`` leave the running queue (their KV
+    is freed before execution), ``resume`` leave the suspended and ``admit`` the waiting queue. ``notes``: score inputs kept as evidence.
     """
 
     decision_id: int
     input_state_version: int
     policy_id: str
     policy_version: str
-    work: tuple[Work, ...]
-    order: tuple[OrderKey, ...]
-    admit: tuple[Key, ...]
-    preempt: tuple[Key, ...]
+    work: Work
+    order: Int64
     ledger: Ledger
+    preempt: Moves = NO_MOVES
+    resume: Moves = NO_MOVES
+    admit: Moves = NO_MOVES
+    notes: tuple[tuple[str, int], ...] = ()
 
 
-class Row(NamedTuple):
-    """What execution says about one planned interval: how far it got, clocks before and after, token, terminal event, failure."""
-
-    request_id: str
-    generation: int
-    snapshot_version: int
-    start: int
-    planned_end: int
-    completed_end: int
-    emitted_before: int
-    emitted_after: int
-    computed_before: int
-    computed_after: int
-    committed_after: int
-    resident_after: int
-    token: int | None = None
-    terminal: str | None = None
-    failure: str | None = None
+PLANNED_END, COMPLETED_END, EMITTED_BEFORE, EMITTED_AFTER, COMPUTED_BEFORE, COMPUTED_AFTER = range(5, 11)
+COMMITTED_AFTER, RESIDENT_AFTER, TERMINAL, FAILURE = range(11, 15)
+RESULT_COLUMNS: Final = 15
 
 
-class Debit(NamedTuple):
-    """Completed semantic service of one client in one iteration; rebuilt rows are not service."""
+class IterationResult(NamedTuple):
+    """Facts of one completed iteration, one column for each planned interval.
 
-    client: str
-    prefill_rows: int
-    decode_rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class IterationResult:
-    """Facts of one completed iteration. ``recomputed_rows``: rebuilt rows, a cost that is no service."""
+    ``rows`` (15, n): identity and start as planned, planned and completed end, clocks before and after, Terminal, failure code (0: none).
+    ``tokens`` (n,): ids of emitted tokens, -1 where none; None when execution only counts (virtual time). ``debits`` (2, clients):
+    completed semantic service; rebuilt rows are a cost in ``recomputed_rows`` and no service.
+    """
 
     decision_id: int
     input_state_version: int
-    rows: tuple[Row, ...]
-    debits: tuple[Debit, ...]
+    rows: Int64
+    debits: Int64
     recomputed_rows: int = 0
+    tokens: Int64 | None = None
 
 
-def phase_of(view: RequestView) -> Phase:
-    """Derive the phase of the only legal next interval (F01, F03; rebuild when rows are missing below the frontier)."""
-    if view.resident < view.computed:
-        return Phase.REBUILD
-    return Phase.PREFILL if view.computed < view.declared.prompt_tokens else Phase.DECODE
+def join(tables: Sequence[Table]) -> Table:
+    """Members of several tables, one after the other."""
+    parts = [table for table in tables if len(table)]
+    if len(parts) <= 1:
+        return parts[0] if parts else EMPTY
+    return Table(np.concatenate([table.cells for table in parts], axis=1))
 
 
-def interval_limit(view: RequestView) -> tuple[int, int]:
-    """Start and greatest legal end of the next interval (F02, F04; rebuild: [resident, computed))."""
-    if view.resident < view.computed:
-        return view.resident, view.computed
-    prompt = view.declared.prompt_tokens
-    return view.computed, prompt if view.computed < prompt else view.computed + 1
+def eligible(state: SchedulerState, preempt: Moves = NO_MOVES, resume: Moves = NO_MOVES, admit: Moves = NO_MOVES) -> Table:
+    """Members that may run under a plan's queue intents: the running ones it keeps, then resumed, then admitted."""
+    if not (len(preempt.at) or len(resume.at) or len(admit.at)):
+        return state.running
+    return join((state.running.without(preempt.at), state.suspended.take(resume.at), state.waiting.take(admit.at)))
 
 
-def make_work(view: RequestView, width: int) -> Work:
-    """Build the work row of ``width`` rows from the current snapshot; annotations are derived here."""
-    start, _ = interval_limit(view)
-    declared = view.declared
-    return Work(
-        declared.request_id, declared.generation, view.snapshot_version, view.suspension_epoch,
-        start, start + width, phase_of(view), range(start, start + width),
-    )  # fmt: skip
+def moves(table: Table, at: Int64) -> Moves:
+    """Bind positions of a queue to the generations that stand there now."""
+    return Moves(at, table.cells[:2].take(at, axis=1)) if len(at) else NO_MOVES
 
 
-def order_key(tie_break: tuple[str, ...], view: RequestView, *, running: bool) -> OrderKey:
-    """Evaluate the declared tie-break for one request. Raises KeyError for a field that is not part of the contract.
-
-    ``phase_rank``: 0 decode, 1 prompt or rebuild rows of a running request, 2 a request that would have to be admitted.
-    """
-    declared = view.declared
-    values: dict[str, int | str] = {
-        "phase_rank": 2 if not running else 0 if phase_of(view) is Phase.DECODE else 1,
-        "priority_rank": declared.priority,
-        "arrival_order": declared.arrival_order,
-        "request_id": declared.request_id,
-        "request_generation": declared.generation,
-    }
-    return tuple([values[name] for name in tie_break])
-
-
-def packed_offsets(plan: IterationPlan) -> tuple[int, ...]:
-    """Offsets of each work row in the packed iteration: o_0 = 0, o_(i+1) = o_i + q_i (F13, F14)."""
-    offsets = [0]
-    for work in plan.work:
-        offsets.append(offsets[-1] + work.width)
-    return tuple(offsets)
-
-
-def frozen_map(values: Mapping[str, T]) -> Mapping[str, T]:
-    """Return a read-only view of a private copy."""
-    return MappingProxyType(dict(values))
+def make_work(members: Table, at: Int64, widths: Int64) -> Work:
+    """Intervals of ``widths`` rows for the members at positions ``at``; annotations are derived here."""
+    cells = np.empty((WORK_COLUMNS, len(at)), np.int64)
+    cells[: RESIDENT + 1] = members.cells[: RESIDENT + 1].take(at, axis=1)
+    cells[POSITION] = cells[RESIDENT]
+    cells[PHASE] = members.phase.take(at)
+    cells[END] = cells[RESIDENT] + widths
+    cells.flags.writeable = False
+    return Work(at, cells)

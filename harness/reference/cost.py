@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.reference.contract import IterationPlan, Phase
+import numpy as np
+
+from harness.reference.contract import END, PHASE, IterationPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +24,11 @@ class CostModel:
 
     def cost_ns(self, plan: IterationPlan) -> int:
         """Duration of the iteration; 0 for a plan without work."""
-        if not plan.work:
+        work = plan.work.cells
+        rows = len(plan.work.at)
+        if not rows:
             return 0
-        decodes = sum([work.phase is Phase.DECODE for work in plan.work])
-        context = sum([work.end for work in plan.work])
+        decodes = rows - int(np.count_nonzero(work[PHASE]))  # Phase.DECODE is 0
         prefill = plan.ledger.tokens - decodes
+        context = int(work[END].sum()) if self.context_token_ns else 0
         return self.base_ns + prefill * self.prefill_token_ns + decodes * self.decode_row_ns + context * self.context_token_ns

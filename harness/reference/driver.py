@@ -69,6 +69,10 @@ class Driver:
         self._kicked = False
         loop.add_reader(alarm.fd, self._on_alarm)
 
+    def now_ns(self) -> int:
+        """Instant on the engine's clock."""
+        return self._clock.now_ns()
+
     def attach(self, request_id: str, sink: Sink) -> None:
         """Route the tokens of a request just submitted to ``sink`` and wake the engine if it is idle."""
         self._sinks[request_id] = sink
@@ -125,20 +129,14 @@ class Driver:
 
     def _publish(self, result: IterationResult) -> None:
         counters = self.counters
-        for row in result.rows:
-            if row.token is None:
-                continue
+        for request_id, token, prompt_tokens, finish in self.engine.tokens_of(result):
             counters.generation_tokens += 1
-            if row.emitted_before == 0:
-                counters.prompt_tokens += self._prompt_tokens(row.request_id)
-            sink = self._sinks.get(row.request_id)
+            counters.prompt_tokens += prompt_tokens
+            sink = self._sinks.get(request_id)
             if sink is None:  # its client left while the iteration ran
                 continue
-            if row.terminal is not None:
-                del self._sinks[row.request_id]
-                counters.stopped += row.terminal == "stop"
-                counters.at_length += row.terminal == "length"
-            sink.publish(row.token, row.terminal)
-
-    def _prompt_tokens(self, request_id: str) -> int:
-        return self.engine.state.views[request_id].declared.prompt_tokens
+            if finish is not None:
+                del self._sinks[request_id]
+                counters.stopped += finish == "stop"
+                counters.at_length += finish == "length"
+            sink.publish(token, finish)

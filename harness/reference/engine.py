@@ -2,84 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from harness.reference.contract import (
+    COMPUTED_AFTER,
+    EMITTED_BEFORE,
+    FINISH_REASONS,
+    HANDLE,
+    NO_LIMIT,
+    TERMINAL,
     Budgets,
     Declaration,
     IterationPlan,
     IterationResult,
-    Phase,
-    RequestView,
-    Row,
     SchedulerState,
-    Work,
+    Table,
     WorkloadManifest,
+    declared_table,
 )
 from harness.reference.cost import CostModel
-from harness.reference.policy import Policy
+from harness.reference.execute import Truths, execute
+from harness.reference.policy import Completed, Policy
+from harness.reference.results import validate_result
 from harness.reference.tokens import Truth
-from harness.reference.transition import advance, arrive, cancel, initial_state
-from harness.reference.validate import require, service_of, validate_plan, validate_result
-
-
-class Step(NamedTuple):
-    """One iteration: what was planned, what came of it, how long it took, and the state after it."""
-
-    plan: IterationPlan
-    result: IterationResult
-    cost_ns: int
-    state: SchedulerState
+from harness.reference.transition import advance, arrive, at_time, cancel, initial_state
+from harness.reference.validate import Authorized, authorize, require
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """Workload, policy and cost model: everything that is fixed while the engine lives."""
+    """Workload, policy and cost model: everything that is fixed while the engine lives. Pure: state in, state out."""
 
     workload: WorkloadManifest
     policy: Policy
     costs: CostModel
 
-    def decide(self, state: SchedulerState) -> tuple[IterationPlan, int]:
+    def start(self) -> SchedulerState:
+        """State before anything arrived."""
+        return initial_state(self.policy.initial_memory())
+
+    def cut(self, state: SchedulerState, now_ns: int, new: Table | None, gone: list[int]) -> SchedulerState:
+        """Publish arrivals and cancellations at ``now_ns``, then let the policy take note of them."""
+        state = at_time(state, now_ns)
+        if gone:
+            state = cancel(state, gone)
+        if new is not None:
+            state = arrive(state, new)
+        if gone or new is not None:
+            state = state._replace(memory=self.policy.observe(self.workload, state))
+        return state
+
+    def decide(self, state: SchedulerState) -> tuple[Authorized, int]:
         """Plan one iteration and price it. Raises ContractError when the plan breaks the contract."""
         plan = self.policy.plan(self.workload, state)
-        require(validate_plan(self.workload, state, plan))
-        return plan, self.costs.cost_ns(plan)
+        return authorize(self.policy, self.workload, state, plan), self.costs.cost_ns(plan)
 
-    def execute(self, state: SchedulerState, plan: IterationPlan, truths: Mapping[str, Truth]) -> IterationResult:
-        """Complete every planned row. Raises ContractError when the result breaks the contract."""
-        rows = tuple([_complete(state.views[work.request_id], work, truths[work.request_id]) for work in plan.work])
-        debits, rebuilt = service_of(state, plan, rows)
-        result = IterationResult(plan.decision_id, plan.input_state_version, rows, debits, rebuilt)
-        require(validate_result(state, plan, result))
-        return result
-
-    def step(self, state: SchedulerState, truths: Mapping[str, Truth]) -> Step:
-        """Run one whole iteration; the state's clock moves by its cost."""
-        plan, cost_ns = self.decide(state)
-        result = self.execute(state, plan, truths)
-        return Step(plan, result, cost_ns, advance(state, plan, result, state.now_ns + cost_ns))
+    def publish(self, state: SchedulerState, authorized: Authorized, result: IterationResult, now_ns: int) -> SchedulerState:
+        """Validate a result and return the successor state. Raises ContractError when the result breaks the contract."""
+        plan, members = authorized
+        require(validate_result(state, plan, members, result))
+        after = advance(state, authorized, result, now_ns)
+        memory = self.policy.learn(self.workload, state, Completed(plan, members, result, now_ns))
+        return after if memory is after.memory else after._replace(memory=memory)
 
 
-def _complete(view: RequestView, work: Work, truth: Truth) -> Row:
-    width = work.end - work.start
-    computed = view.computed if work.phase is Phase.REBUILD else work.end
-    emits = work.phase is Phase.DECODE or (work.phase is Phase.PREFILL and work.end == view.declared.prompt_tokens)
-    emitted = view.emitted + emits
-    return Row(
-        work.request_id, work.generation, work.snapshot_version, work.start, work.end, work.end,
-        view.emitted, emitted, view.computed, computed, computed, view.resident + width,
-        truth.token(view.emitted) if emits else None,
-        _terminal(view, truth, emitted) if emits else None,
-    )  # fmt: skip
+def online_workload(
+    policy: Policy, budgets: Budgets, *, workload_id: str = "online", clock: str = "CLOCK_MONOTONIC", requests: tuple[Declaration, ...] = ()
+) -> WorkloadManifest:
+    """The manifest under which ``policy`` runs: identity and parameters are the policy's own."""
+    parameters = tuple(sorted(policy.parameters.items()))
+    return WorkloadManifest(workload_id, clock, policy.policy_id, policy.policy_version, policy.tie_break, budgets, requests, parameters)
 
 
-def _terminal(view: RequestView, truth: Truth, emitted: int) -> str | None:
-    if truth.natural is not None and emitted >= truth.natural:
-        return "stop"
-    return "length" if emitted >= view.declared.max_output_tokens else None
+class Published(NamedTuple):
+    """One emitted token: its request, its id, finish reason when it is the last."""
+
+    request_id: str
+    token: int
+    prompt_tokens: int
+    """prompt length when this is the first token of its request, else 0"""
+    finish: str | None
+
+
+@dataclass(slots=True)
+class _Desk:
+    """Names outside, numbers inside. ``arrivals`` and ``cancels`` wait for the next cut."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    clients: dict[str, int] = field(default_factory=dict)
+    arrivals: dict[str, Declaration] = field(default_factory=dict)
+    cancels: list[int] = field(default_factory=list)
+    next_number: int = 0
+
+    def declare(self, request_id: str, client: str) -> tuple[int, int]:
+        """Number a request and its client."""
+        number = self.next_number
+        self.next_number += 1
+        self.numbers[request_id], self.names[number] = number, request_id
+        return number, self.clients.setdefault(client, len(self.clients))
+
+    def forget(self, number: int) -> None:
+        """Drop what ended."""
+        name = self.names.pop(number, None)
+        if name is not None:
+            del self.numbers[name]
 
 
 class Engine:
@@ -89,20 +120,17 @@ class Engine:
     """
 
     def __init__(self, policy: Policy, budgets: Budgets, costs: CostModel, workload_id: str = "online") -> None:
-        workload = WorkloadManifest(workload_id, "CLOCK_MONOTONIC", policy.policy_id, policy.policy_version, policy.tie_break, budgets)
-        self.core = Core(workload, policy, costs)
-        self.state = initial_state()
+        self.core = Core(online_workload(policy, budgets, workload_id=workload_id), policy, costs)
+        self.state = self.core.start()
         self.preemptions = 0
-        self._plan: IterationPlan | None = None
-        self._truths: dict[str, Truth] = {}
-        self._arrivals: dict[str, Declaration] = {}
-        self._cancels: list[str] = []
-        self._order = 0
+        self._authorized: Authorized | None = None
+        self._truths = Truths()
+        self._desk = _Desk()
 
     @property
     def waiting(self) -> int:
         """Requests that hold no place in the running queue, pending arrivals included."""
-        return len(self.state.waiting) + len(self.state.suspended) + len(self._arrivals)
+        return len(self.state.waiting) + len(self.state.suspended) + len(self._desk.arrivals)
 
     @property
     def running(self) -> int:
@@ -112,57 +140,71 @@ class Engine:
     @property
     def kv_rows(self) -> int:
         """KV rows held now."""
-        views = self.state.views
-        return sum([views[name].resident for name in self.state.running])
+        return self.state.held_rows
 
     def submit(
-        self, request_id: str, prompt_tokens: int, max_output_tokens: int, truth: Truth, *, priority: int = 0, client: str = ""
-    ) -> None:
-        """Queue a request for the next cut; arrival order is the order of calls."""
-        self._arrivals[request_id] = Declaration(request_id, 0, self._order, prompt_tokens, max_output_tokens, priority, client)
-        self._truths[request_id] = truth
-        self._order += 1
+        self, request_id: str, prompt_tokens: int, max_output_tokens: int, truth: Truth, *, priority: int = 0, client: str = "",
+        arrival_ns: int = 0, ttft_ns: int = NO_LIMIT, tbt_ns: int = NO_LIMIT,
+    ) -> int:  # fmt: skip
+        """Queue a request for the next cut and return its number; arrival order is the order of calls.
+
+        Raises ValueError for an id that is still live.
+        """
+        if request_id in self._desk.numbers:
+            raise ValueError(f"request_id={request_id!r}: already live, ids are used once")
+        number, code = self._desk.declare(request_id, client)
+        declared = Declaration(number, number, prompt_tokens, max_output_tokens, priority, code, arrival_ns, ttft_ns, tbt_ns)
+        self._desk.arrivals[request_id] = declared
+        self._truths.add(number, truth)
+        return number
 
     def abort(self, request_id: str) -> None:
         """Withdraw a request: at once when it has not reached the scheduler, else at the next cut."""
-        if self._arrivals.pop(request_id, None) is not None:
-            del self._truths[request_id]
-        elif request_id in self._truths:
-            self._cancels.append(request_id)
+        declared = self._desk.arrivals.pop(request_id, None)
+        if declared is not None:
+            self._desk.forget(declared.handle)
+        elif request_id in self._desk.numbers:
+            self._desk.cancels.append(self._desk.numbers[request_id])
 
     def begin(self, now_ns: int) -> tuple[IterationPlan, int] | None:
         """Publish what gathered, then plan the next iteration; None when there is nothing to run."""
-        if self._plan is not None:
-            raise ValueError(f"decision_id={self._plan.decision_id}: an iteration is in progress")
+        if self._authorized is not None:
+            raise ValueError(f"decision_id={self._authorized.plan.decision_id}: an iteration is in progress")
         self._cut(now_ns)
-        plan, cost_ns = self.core.decide(self.state)
-        if not plan.work:
+        authorized, cost_ns = self.core.decide(self.state)
+        if not len(authorized.plan.work.at):
             return None
-        self._plan = plan
-        return plan, cost_ns
+        self._authorized = authorized
+        return authorized.plan, cost_ns
 
     def complete(self, now_ns: int) -> IterationResult:
         """Complete the iteration in progress and publish its result."""
-        if self._plan is None:
+        if self._authorized is None:
             raise ValueError("complete: no iteration is in progress")
-        plan, self._plan = self._plan, None
-        result = self.core.execute(self.state, plan, self._truths)
-        self.state = advance(self.state, plan, result, now_ns)
-        self.preemptions += len(plan.preempt)
-        self._forget(self.state.finished)
+        authorized, self._authorized = self._authorized, None
+        result = execute(self.state, authorized, self._truths, tokens=True)
+        self.state = self.core.publish(self.state, authorized, result, now_ns)
+        self.preemptions += len(authorized.plan.preempt.at)
         return result
 
-    def _cut(self, now_ns: int) -> None:
-        state = replace(self.state, now_ns=now_ns)
-        if self._cancels:
-            state = cancel(state, self._cancels)
-            self._forget(self._cancels)
-            self._cancels = []
-        if self._arrivals:
-            state = arrive(state, self._arrivals.values())
-            self._arrivals = {}
-        self.state = state
+    def tokens_of(self, result: IterationResult) -> Iterator[Published]:
+        """Emitted tokens of the result just completed, in plan order; names of requests that ended are forgotten, so ask once."""
+        if result.tokens is None:
+            raise ValueError("tokens: this result only counts outputs")
+        rows = result.rows
+        # The first token comes with the last prompt row, so what is computed then is the prompt.
+        prompts = np.where(rows[EMITTED_BEFORE] == 0, rows[COMPUTED_AFTER], 0)
+        columns = (rows[HANDLE].tolist(), result.tokens.tolist(), prompts.tolist(), rows[TERMINAL].tolist())
+        for number, token, prompt, ended in zip(*columns, strict=True):
+            if token >= 0:
+                yield Published(self._desk.names[number], token, prompt, FINISH_REASONS.get(ended))
+            if ended:
+                self._desk.forget(number)
 
-    def _forget(self, request_ids: Iterable[str]) -> None:
-        for name in request_ids:
-            self._truths.pop(name, None)
+    def _cut(self, now_ns: int) -> None:
+        desk = self._desk
+        new = declared_table(list(desk.arrivals.values())) if desk.arrivals else None
+        self.state = self.core.cut(self.state, now_ns, new, desk.cancels)
+        for number in desk.cancels:
+            desk.forget(number)
+        desk.arrivals, desk.cancels = {}, []

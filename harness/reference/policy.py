@@ -1,34 +1,140 @@
-"""The seam for scheduling policies: a pure function from declared workload and state to a plan, under a named and versioned identity."""
+"""The seam for scheduling policies: how to write one.
+
+A policy is a class with a ``card`` and a ``plan``; put it into ``harness/reference/policies/`` and name it in ``registry.POLICIES``.
+
+1. ``plan(workload, state)`` is a pure function to an ``IterationPlan``. It sees three read-only tables (``state.running``, ``suspended``,
+   ``waiting``: arrays by column, see ``contract.Table``), budgets and completed service; realized lengths, token ids and physical blocks
+   are in none of them. A plan selects intervals of members that run, or that it admits or resumes; it advances nothing.
+2. Most policies need no loop of their own. ``passes.Draft`` serves the running queue in an order, then admits in an order (ORCA, Sarathi,
+   vLLM, VTC are of this kind); ``ranking.ranked_plan`` ranks all live requests by the declared tie-break and serves from the top (priority,
+   slack, feedback queues). Both build plans that pass ``validate.validate_plan``; tests run every registered policy through it.
+3. ``card.tie_break`` names the fields by which the selected intervals ascend. Fields of the contract are listed in ``keys.order_keys``;
+   ``fields(workload, state, members)`` adds the policy's own, one int64 for each member. The validator evaluates them again on the same
+   state: a field must depend on nothing but its arguments.
+4. A policy object holds parameters only. What it must remember (counters, queue levels) is an immutable value in ``state.memory``,
+   published by the core at two events: ``observe`` after arrivals and cancellations were published, ``learn`` after a completed result.
+   Both return the new value; ``initial_memory`` is the first.
+5. The card states the contract K_m (F65), the evidence basis, parameters, and what must not be claimed. No policy is called exact.
+
+``tests/unit/test_policies_contract.py`` runs over the registry: a new policy is under it as soon as it is registered.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
-from harness.errors import UsageError
-from harness.reference.contract import IterationPlan, SchedulerState, WorkloadManifest
-from harness.reference.vllm_shaped import VllmShapedFcfs
+from harness.errors import Problem, UsageError
+from harness.reference.contract import Int64, IterationPlan, IterationResult, SchedulerState, Table, WorkloadManifest
 
 
-class Policy(Protocol):
-    """Decides one iteration. Equal inputs must give equal plans; nothing about the future is in the inputs."""
+@dataclass(frozen=True, slots=True)
+class MethodContract:
+    """K_m = (G, I, S, D, U, O, M, A, F) of F65: what has to be equal before two methods are the same method."""
+
+    granularity: str
+    identity: str
+    visible_state: str
+    decision: str
+    unknown_future: str
+    objective: str
+    metric: str
+    assumptions: tuple[str, ...]
+    foreign_owners: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One number of a policy: default, unit, least allowed value, meaning."""
+
+    default: int
+    unit: str
+    meaning: str
+    least: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Identity of a policy and what may be said about it. ``exact_reproduction`` is False for every policy here."""
 
     policy_id: str
     policy_version: str
+    shaped_like: str
+    evidence_basis: str
     tie_break: tuple[str, ...]
+    contract: MethodContract
+    claim_limits: tuple[str, ...]
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    exact_reproduction: bool = False
+
+
+class Completed(NamedTuple):
+    """One iteration that ran: its plan, the members it could choose from, its result, and when it ended."""
+
+    plan: IterationPlan
+    members: Table
+    result: IterationResult
+    now_ns: int
+
+
+class Policy:
+    """Base of every policy: identity from the card, parameters by name, no memory.
+
+    Raises UsageError ``policy_parameter`` for a parameter the card does not have or a value below its least.
+    """
+
+    card: ClassVar[Card]
+
+    def __init__(self, **parameters: int) -> None:
+        _check(self.card, parameters)
+        self.parameters = {name: parameters.get(name, known.default) for name, known in self.card.parameters.items()}
+
+    @property
+    def policy_id(self) -> str:
+        """Name under which plans are filed."""
+        return self.card.policy_id
+
+    @property
+    def policy_version(self) -> str:
+        """Raised when the same state could give another plan."""
+        return self.card.policy_version
+
+    @property
+    def tie_break(self) -> tuple[str, ...]:
+        """Fields by which a plan's intervals ascend."""
+        return self.card.tie_break
 
     def plan(self, workload: WorkloadManifest, state: SchedulerState) -> IterationPlan:
-        """Return the plan for ``state``; a plan without work when nothing can run."""
-        ...
+        """Return the plan for ``state``; a plan without work when nothing can run. Equal inputs give equal plans."""
+        raise NotImplementedError
+
+    def fields(self, workload: WorkloadManifest, state: SchedulerState, members: Table) -> Mapping[str, Int64]:  # noqa: ARG002 - the seam
+        """Values of the policy's own tie-break fields for ``members`` (n,)."""
+        return {}
+
+    def initial_memory(self) -> object:
+        """Memory before anything arrived."""
+        return None
+
+    def observe(self, workload: WorkloadManifest, state: SchedulerState) -> object:  # noqa: ARG002 - the seam
+        """Memory after arrivals or cancellations were published in ``state``."""
+        return state.memory
+
+    def learn(self, workload: WorkloadManifest, state: SchedulerState, done: Completed) -> object:  # noqa: ARG002 - the seam
+        """Memory after an iteration planned from ``state`` completed; only completed rows may count as service."""
+        return state.memory
 
 
-POLICIES: dict[str, Callable[[], Policy]] = {VllmShapedFcfs.policy_id: VllmShapedFcfs}
-"""Every policy by its id. A policy is named after what it is shaped like; none is called exact."""
-
-
-def make_policy(policy_id: str) -> Policy:
-    """Build a policy by id. Raises UsageError ``policy_unknown``."""
-    if policy_id not in POLICIES:
-        known = ", ".join(sorted(POLICIES))
-        raise UsageError.single("policy_unknown", f"policy={policy_id!r}: no such policy", f"use one of: {known}")
-    return POLICIES[policy_id]()
+def _check(card: Card, given: Mapping[str, Any]) -> None:
+    problems = []
+    for name, value in given.items():
+        known = card.parameters.get(name)
+        if known is None:
+            has = ", ".join(sorted(card.parameters)) or "none"
+            problems.append(Problem("policy_parameter", f"{name}: policy {card.policy_id} has no such parameter", f"its parameters: {has}"))
+        elif not isinstance(value, int) or value < known.least:
+            what = f"{name}={value!r}: must be a whole number of at least {known.least} ({known.unit}: {known.meaning})"
+            problems.append(Problem("policy_parameter", what, f"leave it out for {known.default}"))
+    if problems:
+        raise UsageError(*problems)

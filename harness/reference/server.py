@@ -40,7 +40,7 @@ from harness.reference.cost import CostModel
 from harness.reference.driver import Driver
 from harness.reference.engine import Engine
 from harness.reference.metrics import Page
-from harness.reference.policy import make_policy
+from harness.reference.registry import make_policy
 from harness.reference.replies import Reply
 from harness.reference.tokens import VOCAB_SIZE, Truth, model_digest, natural_length, tokenizer_digest
 
@@ -126,7 +126,15 @@ class Application:
             connection.start_stream()
         self._waiting_for[connection] = request_id
         truth = self._truth(asked)
-        engine.submit(request_id, asked.prompt_tokens, asked.max_tokens, truth, priority=asked.priority, client=asked.client)
+        engine.submit(
+            request_id,
+            asked.prompt_tokens,
+            asked.max_tokens,
+            truth,
+            priority=asked.priority,
+            client=asked.client,
+            arrival_ns=self._driver.now_ns(),
+        )
         self._driver.attach(request_id, _Answer(connection, reply, self._served, stream=asked.stream))
 
     def _truth(self, asked: Asked) -> Truth:

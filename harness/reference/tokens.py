@@ -9,6 +9,12 @@ import hashlib
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
+
 VOCAB_SIZE = 256
 """One id for each byte value: id = byte."""
 
@@ -39,6 +45,16 @@ def mix(seed: int, position: int) -> int:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)
+
+
+def tokens_at(seeds: UInt64, index: Int64, natural: Int64) -> Int64:
+    """``Truth.token`` for many requests at once: seeds, 0-based positions and natural lengths (k,)."""
+    mixed = seeds + (index.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    printable = _FIRST_PRINTABLE + (mixed % np.uint64(_PRINTABLES)).astype(np.int64)
+    return np.where(index + 1 >= natural, np.int64(EOS_ID), printable)
 
 
 def natural_length(seed: int, mean: float, minimum: int = 1) -> int:

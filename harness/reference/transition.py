@@ -2,122 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
+
+import numpy as np
 
 from harness.reference.contract import (
-    Declaration,
-    IterationPlan,
+    CLIENT,
+    COMMITTED,
+    COMMITTED_AFTER,
+    COMPUTED,
+    COMPUTED_AFTER,
+    EMITTED,
+    EMITTED_AFTER,
+    EMITTED_BEFORE,
+    EMPTY,
+    EPOCH,
+    GENERATION,
+    LAST_NS,
+    READY,
+    RESIDENT,
+    RESIDENT_AFTER,
+    SNAPSHOT,
+    TERMINAL,
+    Int64,
     IterationResult,
-    RequestView,
-    Row,
     SchedulerState,
-    Service,
-    frozen_map,
+    Table,
+    join,
 )
+from harness.reference.validate import Authorized
 
 
-def initial_state(now_ns: int = 0) -> SchedulerState:
-    """Return the state before anything arrived."""
-    return SchedulerState(
-        decision_id=0, state_version=0, now_ns=now_ns, waiting=(), running=(), suspended=(), finished=(),
-        views=frozen_map({}), service=frozen_map({}),
-    )  # fmt: skip
+def initial_state(memory: object = None) -> SchedulerState:
+    """Return the state before anything arrived; ``memory`` is the policy's first."""
+    return SchedulerState(0, 0, 0, EMPTY, EMPTY, EMPTY, EMPTY, np.zeros((2, 1), np.int64), memory=memory)
 
 
-def arrive(state: SchedulerState, declared: Iterable[Declaration]) -> SchedulerState:
-    """Publish new requests at the end of the waiting queue and retire what had finished. Raises ValueError for an id in use."""
-    views = _live_views(state)
-    new = []
-    for declaration in declared:
-        if declaration.request_id in views:
-            raise ValueError(f"request_id={declaration.request_id!r}: already live, ids are used once")
-        views[declaration.request_id] = RequestView(declaration)
-        new.append(declaration.request_id)
-    return replace(state, state_version=state.state_version + 1, waiting=state.waiting + tuple(new), finished=(), views=frozen_map(views))
+def at_time(state: SchedulerState, now_ns: int) -> SchedulerState:
+    """The same state read at a later instant."""
+    return state if state.now_ns == now_ns else state._replace(now_ns=now_ns)
 
 
-def cancel(state: SchedulerState, request_ids: Iterable[str]) -> SchedulerState:
-    """Publish a terminal successor generation of each live request named; ids that are not live are ignored (they ended first)."""
-    views = _live_views(state)
-    gone = tuple(name for name in dict.fromkeys(request_ids) if name in views)
-    for name in gone:
-        view = views[name]
-        declared = view.declared._replace(generation=view.declared.generation + 1)
-        views[name] = view._replace(declared=declared, snapshot_version=view.snapshot_version + 1, resident=0, terminal="abort")
-    lost = frozenset(gone)
-    return replace(
-        state,
+def arrive(state: SchedulerState, new: Table) -> SchedulerState:
+    """Publish new requests at the end of the waiting queue and retire what had finished.
+
+    Handles are never reused, so the newest must be above all that wait. Raises ValueError otherwise.
+    """
+    handles = new.handle
+    last = int(state.waiting.handle[-1]) if len(state.waiting) else -1
+    if len(new) and (int(handles[0]) <= last or np.count_nonzero(handles[1:] <= handles[:-1])):
+        raise ValueError(f"handles={handles.tolist()}: must ascend beyond {last}, a number is used once")
+    service = state.service
+    clients = 1 + (int(new.cells[CLIENT].max()) if len(new) else -1)
+    if clients > service.shape[1]:
+        service = np.concatenate((service, np.zeros((2, clients - service.shape[1]), np.int64)), axis=1)
+        service.flags.writeable = False
+    return state._replace(state_version=state.state_version + 1, waiting=join((state.waiting, new)), finished=EMPTY, service=service)
+
+
+def cancel(state: SchedulerState, handles: Iterable[int]) -> SchedulerState:
+    """Publish a terminal successor generation of each live request named; numbers that are not live are ignored (they ended first)."""
+    wanted = np.array(sorted(set(handles)), np.int64)
+    gone, left = [], []
+    for queue in (state.running, state.suspended, state.waiting):
+        at = np.isin(queue.handle, wanted).nonzero()[0]
+        gone.append(queue.take(at))
+        left.append(queue.without(at))
+    ended = join(gone)
+    return state._replace(
         state_version=state.state_version + 1,
-        waiting=_without(state.waiting, lost),
-        running=_without(state.running, lost),
-        suspended=_without(state.suspended, lost),
-        finished=gone,
-        views=frozen_map(views),
+        running=left[0],
+        suspended=left[1],
+        waiting=left[2],
+        finished=_successors(ended),
+        held_rows=state.held_rows - int(ended.resident.sum()),
     )
 
 
-def advance(state: SchedulerState, plan: IterationPlan, result: IterationResult, now_ns: int) -> SchedulerState:
+def _successors(ended: Table) -> Table:
+    cells = ended.cells.copy()
+    cells[GENERATION] += 1
+    cells[SNAPSHOT] += 1
+    cells[RESIDENT] = 0
+    return Table(cells)
+
+
+def set_ready(state: SchedulerState, handles: Iterable[int], *, ready: bool) -> SchedulerState:
+    """Publish that dependencies of requests became ready or unready; a fact of their owner, which no policy writes."""
+    wanted = np.array(list(handles), np.int64)
+
+    def changed(queue: Table) -> Table:
+        at = np.isin(queue.handle, wanted)
+        if not np.count_nonzero(at):
+            return queue
+        cells = queue.cells.copy()
+        cells[READY, at] = ready
+        cells[SNAPSHOT, at] += 1
+        return Table(cells)
+
+    queues = [changed(queue) for queue in (state.running, state.suspended, state.waiting)]
+    return state._replace(state_version=state.state_version + 1, running=queues[0], suspended=queues[1], waiting=queues[2])
+
+
+def advance(state: SchedulerState, authorized: Authorized, result: IterationResult, now_ns: int) -> SchedulerState:
     """Return the successor of ``state``: queue intents of the plan, then progress of the completed rows only.
 
-    Both must have been validated. Raises ValueError when the plan or the result belongs to another state version.
+    Plan and result must have been validated. Raises ValueError when either belongs to another state version.
     """
+    plan, members = authorized
     if not plan.input_state_version == result.input_state_version == state.state_version:
         raise ValueError(f"input_state_version={plan.input_state_version}: the state is at {state.state_version}")
-    views = _live_views(state)
-    preempted = {key.request_id for key in plan.preempt}
-    for name in preempted:
-        views[name] = _suspend(views[name])
-    admitted = {key.request_id for key in plan.admit}
-    finished = []
-    for row in result.rows:
-        views[row.request_id] = _progress(views[row.request_id], row)
-        if row.terminal is not None:
-            finished.append(row.request_id)
-    gone = frozenset(finished)
-    running = _without(state.running, preempted) + tuple(key.request_id for key in plan.admit)
+    cells, freed = _progress(members, plan.work.at, result.rows, now_ns)
+    running, finished, released = _retire(cells, plan.work.at, result.rows)
+    suspended, waiting = state.suspended.without(plan.resume.at), state.waiting.without(plan.admit.at)
+    if len(plan.preempt.at):
+        lost = state.running.take(plan.preempt.at)
+        released += int(lost.resident.sum())
+        suspended = join((_suspended(lost), suspended))
+    service = state.service
+    if result.debits.any():
+        service = service + result.debits
+        service.flags.writeable = False
     return SchedulerState(
-        decision_id=state.decision_id + 1,
-        state_version=state.state_version + 1,
-        now_ns=now_ns,
-        waiting=_without(state.waiting, admitted),
-        running=_without(running, gone),
-        suspended=_without(state.suspended, admitted) + tuple(key.request_id for key in plan.preempt),
-        finished=tuple(finished),
-        views=frozen_map(views),
-        service=_credit(state, result),
-        recomputed_rows=state.recomputed_rows + result.recomputed_rows,
-    )
-
-
-def _live_views(state: SchedulerState) -> dict[str, RequestView]:
-    views = dict(state.views)
-    for name in state.finished:
-        del views[name]
-    return views
-
-
-def _suspend(view: RequestView) -> RequestView:
-    # Recompute preemption: the semantic frontiers stay (no token is emitted twice), only the held rows go.
-    return view._replace(snapshot_version=view.snapshot_version + 1, resident=0, suspension_epoch=view.suspension_epoch + 1)
-
-
-def _progress(view: RequestView, row: Row) -> RequestView:
-    return RequestView(
-        view.declared, view.snapshot_version + 1, row.emitted_after, row.computed_after, row.committed_after,
-        0 if row.terminal is not None else row.resident_after, view.ready, row.terminal, view.suspension_epoch,
+        state.decision_id + 1, state.state_version + 1, now_ns, running, suspended, waiting, finished, service,
+        state.held_rows + freed - released, state.recomputed_rows + result.recomputed_rows, state.memory,
     )  # fmt: skip
 
 
-def _credit(state: SchedulerState, result: IterationResult) -> Mapping[str, Service]:
-    if not result.debits:
-        return state.service
-    service = dict(state.service)
-    for debit in result.debits:
-        old = service.get(debit.client, Service())
-        service[debit.client] = Service(old.prefill_rows + debit.prefill_rows, old.decode_rows + debit.decode_rows)
-    return frozen_map(service)
+def _progress(members: Table, at: Int64, rows: Int64, now_ns: int) -> tuple[Int64, int]:
+    """Columns of the members after the completed rows, and how many KV rows came in."""
+    cells = members.cells.copy()
+    emits = rows[EMITTED_AFTER] > rows[EMITTED_BEFORE]
+    added = int((rows[RESIDENT_AFTER] - rows[RESIDENT]).sum())
+    cells[SNAPSHOT][at] += 1
+    for column, after in ((COMPUTED, COMPUTED_AFTER), (COMMITTED, COMMITTED_AFTER), (RESIDENT, RESIDENT_AFTER), (EMITTED, EMITTED_AFTER)):
+        cells[column][at] = rows[after]
+    cells[LAST_NS][at.compress(emits)] = now_ns
+    return cells, added
 
 
-def _without(names: tuple[str, ...], gone: frozenset[str] | set[str]) -> tuple[str, ...]:
-    return tuple([name for name in names if name not in gone]) if gone else names
+def _retire(cells: Int64, at: Int64, rows: Int64) -> tuple[Table, Table, int]:
+    ended = rows[TERMINAL].nonzero()[0]
+    if not len(ended):
+        return Table(cells), EMPTY, 0
+    gone = at.take(ended)
+    keep = np.ones(cells.shape[1], bool)
+    keep[gone] = False
+    finished = cells.take(gone, axis=1)
+    released = int(finished[RESIDENT].sum())
+    finished[RESIDENT] = 0
+    return Table(cells.compress(keep, axis=1)), Table(finished), released
+
+
+def _suspended(lost: Table) -> Table:
+    # Recompute preemption: the semantic frontiers stay (no token is emitted twice), only the held rows go. The last to be preempted
+    # stands first, as each is put in front of the queue.
+    cells = lost.cells[:, ::-1].copy()
+    cells[SNAPSHOT] += 1
+    cells[EPOCH] += 1
+    cells[RESIDENT] = 0
+    return Table(cells)

@@ -11,7 +11,7 @@ from harness.reference.cost import CostModel
 from harness.reference.driver import Driver
 from harness.reference.engine import Engine
 from harness.reference.metrics import Page
-from harness.reference.policy import make_policy
+from harness.reference.registry import make_policy
 from harness.reference.tokens import Truth
 
 MS = 1_000_000

@@ -1,0 +1,95 @@
+"""Execution: the one place where realized lengths are read, row by row as they come to be. It publishes facts, never state."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.reference.contract import (
+    COMMITTED_AFTER,
+    COMPLETED_END,
+    COMPUTED,
+    COMPUTED_AFTER,
+    COMPUTED_BEFORE,
+    EMITTED,
+    EMITTED_AFTER,
+    EMITTED_BEFORE,
+    END,
+    FAILURE,
+    HANDLE,
+    MAXIMUM,
+    PLANNED_END,
+    PROMPT,
+    RESIDENT,
+    RESIDENT_AFTER,
+    RESULT_COLUMNS,
+    TERMINAL,
+    Int64,
+    IterationResult,
+    SchedulerState,
+    Terminal,
+)
+from harness.reference.results import IDENTITY, service_of
+from harness.reference.tokens import Truth, tokens_at
+from harness.reference.validate import Authorized
+
+_ENDLESS = np.iinfo(np.int64).max
+_INJECTED = 1
+_STOP, _LENGTH = np.int64(Terminal.STOP), np.int64(Terminal.LENGTH)
+
+
+class Truths:
+    """Hidden truth by request number: natural lengths and seeds, in arrays that grow. Held by the executor alone."""
+
+    def __init__(self) -> None:
+        self._natural = np.empty(64, np.int64)
+        self._seeds = np.empty(64, np.uint64)
+
+    def add(self, handle: int, truth: Truth) -> None:
+        """Keep the truth of one request."""
+        while handle >= len(self._natural):
+            self._natural = np.concatenate((self._natural, np.empty_like(self._natural)))
+            self._seeds = np.concatenate((self._seeds, np.empty_like(self._seeds)))
+        self._natural[handle] = _ENDLESS if truth.natural is None else truth.natural
+        self._seeds[handle] = truth.seed & 0xFFFFFFFFFFFFFFFF
+
+    def natural(self, handles: Int64) -> Int64:
+        """Output lengths at which end of sequence comes (k,)."""
+        return self._natural.take(handles)
+
+    def tokens(self, handles: Int64, index: Int64) -> Int64:
+        """Ids of output tokens ``index`` (0-based) of requests (k,)."""
+        return tokens_at(self._seeds.take(handles), index, self.natural(handles))
+
+
+def execute(
+    state: SchedulerState, authorized: Authorized, truths: Truths, *, tokens: bool, failing: frozenset[int] = frozenset()
+) -> IterationResult:
+    """Complete every planned interval; intervals of requests in ``failing`` complete nothing (fault injection).
+
+    ``tokens`` False only counts what is emitted. The first token comes with the last prompt row (F07); the last emitted one is never an
+    input row, so a request that ends holds one row less than it has tokens.
+    """
+    plan, members = authorized
+    work = plan.work.cells
+    picked = members.cells.take(plan.work.at, axis=1)
+    rows = np.zeros((RESULT_COLUMNS, work.shape[1]), np.int64)
+    rows[:IDENTITY] = work[:IDENTITY]
+    rows[PLANNED_END] = rows[COMPLETED_END] = work[END]
+    if failing:
+        lost = np.isin(work[HANDLE], list(failing))
+        rows[COMPLETED_END] = np.where(lost, work[RESIDENT], work[END])
+        rows[FAILURE] = lost * _INJECTED
+    before, done = picked[COMPUTED], rows[COMPLETED_END]
+    computed = np.maximum(before, done)
+    emits = (computed > before) & (computed >= picked[PROMPT])
+    emitted = picked[EMITTED] + emits
+    rows[EMITTED_BEFORE], rows[EMITTED_AFTER] = picked[EMITTED], emitted
+    rows[COMPUTED_BEFORE], rows[COMPUTED_AFTER], rows[COMMITTED_AFTER], rows[RESIDENT_AFTER] = before, computed, computed, done
+    natural = emitted >= truths.natural(work[HANDLE])
+    ended = emits & (natural | (emitted >= picked[MAXIMUM]))
+    if np.count_nonzero(ended):
+        rows[TERMINAL] = ended * np.where(natural, _STOP, _LENGTH)
+    debits, rebuilt = service_of(state, plan, members, rows)
+    rows.flags.writeable = False
+    ids = np.where(emits, truths.tokens(work[HANDLE], picked[EMITTED]), -1) if tokens else None
+    return IterationResult(plan.decision_id, plan.input_state_version, rows, debits, rebuilt, ids)

@@ -1,0 +1,60 @@
+"""Tie-break evidence: the declared order fields of selected members, computed from declared columns and derived phases alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from harness.reference.contract import GENERATION, HANDLE, ORDER, PRIORITY, Int64, Phase, Table
+
+_COLUMN_FIELDS: Final = {"priority_rank": PRIORITY, "arrival_order": ORDER, "request_id": HANDLE, "request_generation": GENERATION}
+
+
+_LET_IN, _DECODE = np.int64(2), int(Phase.DECODE)
+
+
+def order_keys(tie_break: tuple[str, ...], members: Table, kept: int, at: Int64, own: Mapping[str, Int64]) -> Int64:
+    """Evaluate the declared tie-break (fields, k) for the members at positions ``at``; the first ``kept`` members ran already.
+
+    ``phase_rank``: 0 decode, 1 prompt or rebuild rows of a member that ran already, 2 of one that this plan lets in. ``queue_rank``: 0 ran
+    already, 1 let in. ``queue_position``: place in queue order, running first. ``request_id`` is the request's number. ``own``: fields of
+    the policy, one value for each member. Raises KeyError for a field that neither side knows.
+    """
+    keys = np.empty((len(tie_break), len(at)), np.int64)
+    for row, name in enumerate(tie_break):
+        keys[row] = own[name].take(at) if name in own else _contract_field(name, members, kept, at)
+    keys.flags.writeable = False
+    return keys
+
+
+def _contract_field(name: str, members: Table, kept: int, at: Int64) -> Int64:
+    if name == "queue_position":
+        return at
+    if name in _COLUMN_FIELDS:
+        column: Int64 = members.cells[_COLUMN_FIELDS[name]].take(at)
+        return column
+    let_in = at >= kept
+    if name == "queue_rank":
+        return let_in.astype(np.int64)
+    if name == "phase_rank":
+        return np.where(let_in, _LET_IN, members.phase.take(at) != _DECODE)
+    raise KeyError(name)
+
+
+def first_descent(keys: Int64) -> int:
+    """Index of the first column that sorts before its left neighbour; -1 when the columns ascend (equal keys do not descend)."""
+    if keys.shape[1] < 2:
+        return -1
+    tied: Int64 | None = None
+    for row in keys:
+        step = row[1:] - row[:-1]
+        if tied is not None:
+            step = step * tied
+        if np.count_nonzero(step < 0):
+            return int((step < 0).argmax()) + 1
+        tied = (step == 0).astype(np.int64) if tied is None else tied * (step == 0)
+        if not np.count_nonzero(tied):
+            return -1
+    return -1

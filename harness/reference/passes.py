@@ -1,0 +1,284 @@
+"""Plans made in two passes: the running queue is served in an order, then others are let in, in an order (F05, F06, F28, F29)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+import numpy as np
+
+from harness.reference.contract import (
+    COMPUTED,
+    MAXIMUM,
+    NO_MOVES,
+    ORDER,
+    PRIORITY,
+    PROMPT,
+    READY,
+    RESIDENT,
+    Int64,
+    IterationPlan,
+    Ledger,
+    Moves,
+    SchedulerState,
+    Table,
+    WorkloadManifest,
+    join,
+    make_work,
+    moves,
+)
+from harness.reference.keys import first_descent, order_keys
+from harness.reference.policy import Policy
+
+Victim = Callable[[Table, list[int]], int]
+"""Chooses the position that gives way among running positions (in running order)."""
+
+Candidate = tuple[int, int]
+"""Queue (SUSPENDED or WAITING) and position in it."""
+
+SUSPENDED, WAITING = 0, 1
+_NONE = np.zeros(0, np.int64)
+
+
+def tail(_running: Table, left: list[int]) -> int:
+    """First come first served: the last of the running queue gives way."""
+    return left[-1]
+
+
+def least_favoured(running: Table, left: list[int]) -> int:
+    """Priority: the greatest (priority, arrival order) gives way."""
+    return max(left, key=lambda at: (int(running.priority[at]), int(running.order[at])))
+
+
+def positions(values: Iterable[int]) -> Int64:
+    """Array of positions."""
+    return np.fromiter(values, np.int64)
+
+
+def serve_in_order(wants: Int64, tokens: int) -> Int64:
+    """Give each member in order what it wants while tokens last; the last one served may get a part."""
+    before = wants.cumsum() - wants
+    return np.minimum(np.maximum(tokens - before, 0), wants)
+
+
+class Draft:
+    """One plan in the making. ``held``: KV rows resident if the plan completes; ``tokens_left``: rows the budget still allows."""
+
+    def __init__(self, policy: Policy, workload: WorkloadManifest, state: SchedulerState) -> None:
+        self.policy = policy
+        self.workload = workload
+        self.state = state
+        self.tokens_left = workload.budgets.tokens
+        self.sequences_left = workload.budgets.sequences
+        self.held = state.held_rows
+        self.preempted: list[int] = []
+        self.resumed: list[int] = []
+        self.admitted: list[int] = []
+        self._served = _NONE
+        self._widths = _NONE
+        self._let_in: list[tuple[Candidate, int]] = []
+
+    def serve_running(self, order: Int64 | None = None, *, cap: int = 0, victim: Victim | None = tail) -> None:
+        """Give running members their next interval, in ``order`` (default: queue order), ``cap`` rows at most each (0: no cap).
+
+        When the cache cannot take an interval, ``victim`` gives way until it can; a member that must give way itself ends the pass.
+        ``victim`` None: an interval that does not fit is left out (for policies that reserve ahead and never preempt).
+        """
+        running = self.state.running
+        wants = running.limit - running.cells[RESIDENT]
+        if cap:
+            wants = np.minimum(wants, cap)
+        if np.count_nonzero(running.cells[READY]) < len(running):
+            wants = wants * running.cells[READY]
+        if order is None:
+            order = np.arange(len(running))
+        else:
+            wants = wants.take(order)
+        total = int(np.add.reduce(wants))
+        widths = wants if total <= self.tokens_left else serve_in_order(wants, self.tokens_left)
+        chosen = widths.nonzero()[0][: self.sequences_left]
+        if len(chosen) < len(order):
+            order, widths = order.take(chosen), widths.take(chosen)
+        total = int(np.add.reduce(widths))
+        if self.held + total > self.workload.budgets.kv_capacity:
+            self._serve_short(order, widths, victim)
+            return
+        self._book(order, widths, total)
+
+    def _book(self, served: Int64, widths: Int64, total: int) -> None:
+        self._served, self._widths = served, widths
+        self.tokens_left -= total
+        self.sequences_left -= len(served)
+        self.held += total
+
+    def _serve_short(self, order: Int64, widths: Int64, victim: Victim | None) -> None:
+        """Serve one after the other because the cache is short."""
+        running, capacity = self.state.running, self.workload.budgets.kv_capacity
+        left = list(range(len(running)))
+        given: dict[int, int] = {}
+        for at, width in zip(order.tolist(), widths.tolist(), strict=True):
+            if at not in left:
+                continue
+            while self.held + width > capacity and victim is not None:
+                gone = victim(running, left)
+                left.remove(gone)
+                self.preempted.append(gone)
+                self.held -= int(running.resident[gone]) + given.pop(gone, 0)
+                if gone == at:
+                    break
+            if at not in left:
+                break
+            if self.held + width <= capacity:
+                given[at] = width
+                self.held += width
+        self.tokens_left -= sum(given.values())
+        self.sequences_left -= len(given)
+        self._served, self._widths = positions(given), positions(given.values())
+
+    def queue(self) -> Iterable[Candidate]:
+        """Candidates first come first served: who was preempted goes before who has not run, as the pinned source prepends them."""
+        yield from ((SUSPENDED, at) for at in range(len(self.state.suspended)))
+        yield from ((WAITING, at) for at in range(len(self.state.waiting)))
+
+    def table(self, candidate: Candidate) -> Table:
+        """Queue of a candidate."""
+        return self.state.waiting if candidate[0] == WAITING else self.state.suspended
+
+    def demand(self, candidate: Candidate) -> int:
+        """Rows of the candidate's next interval were there no budget."""
+        cells = self.table(candidate).cells[:, candidate[1]]
+        computed = int(cells[COMPUTED])
+        return computed if computed > 0 else int(cells[PROMPT])  # outside the running queue nothing is resident
+
+    def is_ready(self, candidate: Candidate) -> bool:
+        """Whether every dependency of the candidate is ready."""
+        return bool(self.table(candidate).ready[candidate[1]])
+
+    def let_in(self, candidate: Candidate, width: int) -> None:
+        """Admit or resume a candidate with an interval of ``width`` rows (0: it takes its place and runs from the next iteration)."""
+        (self.admitted if candidate[0] == WAITING else self.resumed).append(candidate[1])
+        self._let_in.append((candidate, width))
+        self.tokens_left -= width
+        self.sequences_left -= width > 0
+        self.held += width
+
+    def promised(self) -> int:
+        """KV rows that members of the running queue hold or are sure to need for their prompt or rebuild."""
+        running = self.state.running
+        known = np.maximum(np.maximum(running.cells[PROMPT], running.cells[COMPUTED]), running.limit)
+        return int(known.sum() - known.take(self.preempted).sum())
+
+    def reserved(self) -> int:
+        """KV rows reserved by declared maxima for the running queue (the conservative counter of ORCA's Algorithm 1)."""
+        running = self.state.running
+        return int(running.cells[PROMPT].sum() + running.cells[MAXIMUM].sum())
+
+    @property
+    def running_after(self) -> int:
+        """Members of the running queue under this plan."""
+        return len(self.state.running) - len(self.preempted) + len(self._let_in)
+
+    @property
+    def others(self) -> bool:
+        """Whether anybody stands outside the running queue."""
+        return len(self.state.waiting) > 0 or len(self.state.suspended) > 0
+
+    def finish(self, notes: tuple[tuple[str, int], ...] = ()) -> IterationPlan:
+        """Freeze the draft; intervals are listed in the declared order."""
+        state = self.state
+        if not (self.preempted or self._let_in):
+            return seal(self.policy, self.workload, state, state.running, self._served, self._widths, notes=notes)
+        preempt = moves(state.running, positions(self.preempted))
+        resume, admit = moves(state.suspended, positions(self.resumed)), moves(state.waiting, positions(self.admitted))
+        members = join((state.running.without(preempt.at), state.suspended.take(resume.at), state.waiting.take(admit.at)))
+        kept = len(state.running) - len(self.preempted)
+        at, widths = self._positions(kept)
+        return seal(self.policy, self.workload, state, members, at, widths, preempt, resume, admit, notes)
+
+    def _positions(self, kept: int) -> tuple[Int64, Int64]:
+        served = self._served
+        if self.preempted:
+            place = np.ones(len(self.state.running), np.int64)
+            place[self.preempted] = 0
+            served = (place.cumsum() - 1).take(served)
+        places = {c: kept + i for i, c in enumerate([(SUSPENDED, a) for a in self.resumed] + [(WAITING, a) for a in self.admitted])}
+        new = [(places[candidate], width) for candidate, width in self._let_in if width > 0]
+        at = np.concatenate((served, positions([p for p, _ in new])))
+        return at, np.concatenate((self._widths, positions([w for _, w in new])))
+
+
+def by_priority(draft: Draft) -> Iterator[Candidate]:
+    """Suspended and waiting requests by (priority, arrival order); sorts only when the first one is asked for."""
+    outside, suspended = join((draft.state.suspended, draft.state.waiting)), len(draft.state.suspended)
+    for at in np.lexsort((outside.cells[ORDER], outside.cells[PRIORITY])).tolist():
+        yield (SUSPENDED, at) if at < suspended else (WAITING, at - suspended)
+
+
+def admit_known(draft: Draft, candidates: Iterable[Candidate], *, cap: int = 0) -> None:
+    """Let candidates in while all rows they are sure to need fit beside those of the running queue (F28, F29); stop at the first misfit.
+
+    Unready candidates are passed over, as requests that wait for remote KV are. With nothing running the watermark protects nobody, and
+    holding on to it could block one long prompt for ever. ``cap``: greatest interval of a candidate (0: no cap).
+    """
+    budgets = draft.workload.budgets
+    if draft.tokens_left == 0 or draft.running_after >= budgets.sequences or not draft.others:
+        return  # the common case: do not sort a long queue for nothing
+    promised = draft.promised()
+    for candidate in candidates:
+        if draft.tokens_left == 0 or draft.running_after >= budgets.sequences:
+            return
+        if not draft.is_ready(candidate):
+            continue
+        need = draft.demand(candidate)
+        ceiling = budgets.kv_capacity - (budgets.kv_watermark if draft.running_after else 0)
+        if promised + need > ceiling:
+            return
+        promised += need
+        draft.let_in(candidate, min(need, draft.tokens_left, cap or need))
+
+
+def admit_reserving(draft: Draft, candidates: Iterable[Candidate], *, slots: int, cap: int = 0, limit: int = 0) -> None:
+    """Let candidates in while their declared maxima fit (prompt plus greatest output), with whole prompts; stop at the first misfit.
+
+    ``slots``: greatest running queue; ``cap``: prompts run in pieces of that size instead; ``limit``: newcomers of one iteration (0: any).
+
+    Nobody is ever preempted under this rule: every row that could be needed is reserved before the first one is computed. A prompt
+    longer than the token budget starts with a piece of that size, so in an iteration of its own, and goes on in such pieces.
+    """
+    budgets = draft.workload.budgets
+    if draft.tokens_left == 0 or draft.running_after >= slots or not draft.others:
+        return
+    reserved = draft.reserved()
+    for candidate in islice(candidates, limit or None):
+        if draft.tokens_left == 0 or draft.running_after >= slots or not draft.is_ready(candidate):
+            return
+        need = draft.demand(candidate)
+        maximum = need + int(draft.table(candidate).maximum[candidate[1]])
+        piece = min(need, cap or need, budgets.tokens)
+        if reserved + maximum > budgets.kv_capacity or piece > draft.tokens_left:
+            return
+        reserved += maximum
+        draft.let_in(candidate, piece)
+
+
+def seal(
+    policy: Policy, workload: WorkloadManifest, state: SchedulerState, members: Table, at: Int64, widths: Int64,
+    preempt: Moves | None = None, resume: Moves | None = None, admit: Moves | None = None, notes: tuple[tuple[str, int], ...] = (),
+) -> IterationPlan:  # fmt: skip
+    """Make the plan that runs ``widths`` rows of the ``members`` at positions ``at``, listed by the declared tie-break, with its ledger."""
+    preempt, resume, admit = preempt or NO_MOVES, resume or NO_MOVES, admit or NO_MOVES
+    kept = len(state.running) - len(preempt.at)
+    tie_break, own = policy.tie_break, policy.fields(workload, state, members)
+    order = order_keys(tie_break, members, kept, at, own)
+    if first_descent(order) >= 0:
+        sort = np.lexsort(order[::-1])
+        at, widths = at.take(sort), widths.take(sort)
+        order = order.take(sort, axis=1)
+        order.flags.writeable = False
+    tokens = int(widths.sum())
+    freed = int(state.running.resident.take(preempt.at).sum()) if len(preempt.at) else 0
+    ledger = Ledger(tokens, len(at), state.held_rows - freed + tokens)
+    return IterationPlan(
+        state.decision_id, state.state_version, policy.policy_id, policy.policy_version, make_work(members, at, widths), order, ledger,
+        preempt, resume, admit, notes,
+    )  # fmt: skip

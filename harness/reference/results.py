@@ -1,0 +1,148 @@
+"""What stands between execution and state: nothing unplanned, clocks by F07, debits from completed service only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from harness.errors import Problem
+from harness.reference.contract import (
+    CLIENT,
+    COMMITTED_AFTER,
+    COMPLETED_END,
+    COMPUTED,
+    COMPUTED_AFTER,
+    COMPUTED_BEFORE,
+    EMITTED,
+    EMITTED_AFTER,
+    EMITTED_BEFORE,
+    END,
+    FAILURE,
+    HANDLE,
+    MAXIMUM,
+    PHASE,
+    PLANNED_END,
+    PROMPT,
+    RESIDENT,
+    RESIDENT_AFTER,
+    TERMINAL,
+    Int64,
+    IterationPlan,
+    IterationResult,
+    Phase,
+    SchedulerState,
+    Table,
+)
+from harness.reference.validate import refusal
+
+RESULT_CODES: Final = (
+    "stale_result", "missing_row", "unplanned_completion", "computed_clock", "resident_clock", "output_clock", "unexplained_shortfall",
+    "declared_maximum", "terminal_without_token", "service_debit", "rebuild_ledger",
+)  # fmt: skip
+"""Every reason for which a result is refused."""
+
+IDENTITY: Final = RESIDENT + 1
+_DECODE, _PREFILL = int(Phase.DECODE), int(Phase.PREFILL)  # comparing arrays with enum members costs microseconds
+
+
+def validate_result(state: SchedulerState, plan: IterationPlan, members: Table, result: IterationResult) -> list[Problem]:
+    """Hold a result against its plan; empty when the transition may publish it."""
+    if result.decision_id != plan.decision_id or result.input_state_version != plan.input_state_version:
+        return [refusal("stale_result", f"decision_id={result.decision_id}: decision and version are not those of the plan")]
+    problems = list(_same_rows(plan, result))
+    if not problems:
+        picked = members.cells.take(plan.work.at, axis=1)
+        problems += _clocks(plan, picked, result)
+        problems += _ends(picked, result)
+        problems += _service(state, plan, members, result)
+    return problems
+
+
+def service_of(state: SchedulerState, plan: IterationPlan, members: Table, rows: Int64) -> tuple[Int64, int]:
+    """Completed semantic service by client (2, clients), prefill and decode rows, and the rows that were only rebuilt (F53)."""
+    done = rows[COMPLETED_END] - rows[RESIDENT]
+    phase = plan.work.cells[PHASE]
+    clients = state.service.shape[1]
+    debits = np.zeros((2, clients), np.int64)
+    mixed = np.count_nonzero(phase)  # Phase.DECODE is 0
+    if clients == 1:
+        total = int(np.add.reduce(done))
+        decoded = total if not mixed else int(done @ (phase == _DECODE))
+        prefilled = int(done @ (phase == _PREFILL)) if mixed else 0
+        debits[:, 0] = prefilled, decoded
+        return debits, total - prefilled - decoded
+    client = members.cells[CLIENT].take(plan.work.at)
+    # Row counts are far below 2^53, so the weighted (float) histogram is exact.
+    debits[1] = np.bincount(client, done * (phase == _DECODE) if mixed else done, clients)
+    if not mixed:
+        return debits, 0
+    debits[0] = np.bincount(client, done * (phase == _PREFILL), clients)
+    return debits, int(done.sum()) - int(debits.sum())
+
+
+def _same_rows(plan: IterationPlan, result: IterationResult) -> Iterator[Problem]:
+    rows, cells = result.rows, plan.work.cells
+    if rows.shape[1] == cells.shape[1] and rows[:IDENTITY].tobytes() == cells[:IDENTITY].tobytes():
+        wrong = (rows[PLANNED_END] != cells[END]) | (rows[COMPLETED_END] > cells[END]) | (rows[COMPLETED_END] < cells[RESIDENT])
+        if np.count_nonzero(wrong):
+            yield refusal("unplanned_completion", f"{_who(rows, wrong)}: completed beyond, before or beside the planned interval")
+        return
+    planned = cells[HANDLE].tolist()
+    reported = rows[HANDLE].tolist()
+    extra = [handle for i, handle in enumerate(reported) if handle not in planned or handle in reported[:i]]
+    missing = [handle for handle in planned if handle not in reported]
+    if extra:
+        yield refusal("unplanned_completion", f"requests={extra}: no planned interval is left for these rows")
+    if missing:
+        yield refusal("missing_row", f"requests={missing}: planned, and nothing is said of them")
+    if not extra and not missing:
+        yield refusal("stale_result", "rows: not the generations, snapshots and starts the plan binds, in its order")
+
+
+def _who(rows: Int64, wrong: Int64) -> str:
+    return (
+        f"request={int(rows[HANDLE, wrong.argmax()])} [{int(rows[RESIDENT, wrong.argmax()])}, {int(rows[COMPLETED_END, wrong.argmax()])})"
+    )
+
+
+def _clocks(plan: IterationPlan, picked: Int64, result: IterationResult) -> Iterator[Problem]:
+    rows = result.rows
+    before, end = picked[COMPUTED], rows[COMPLETED_END]
+    computed = np.maximum(before, end)  # a rebuild ends at the frontier at most, everything else starts there
+    wrong = (rows[COMPUTED_BEFORE] != before) | (rows[COMPUTED_AFTER] != computed) | (rows[COMMITTED_AFTER] != computed)
+    if np.count_nonzero(wrong):
+        yield refusal("computed_clock", f"{_who(rows, wrong)}: computed and committed are not what the completed rows give")
+    wrong = rows[RESIDENT_AFTER] != end
+    if np.count_nonzero(wrong):
+        yield refusal("resident_clock", f"{_who(rows, wrong)}: resident rows do not end where the completed interval ends")
+    emits = (computed > before) & (computed >= picked[PROMPT])
+    wrong = (rows[EMITTED_BEFORE] != picked[EMITTED]) | (rows[EMITTED_AFTER] != picked[EMITTED] + emits)
+    if result.tokens is not None:
+        wrong |= (result.tokens >= 0) != emits
+    if np.count_nonzero(wrong):
+        yield refusal("output_clock", f"{_who(rows, wrong)}: emitted outputs or tokens are not what F07 gives")
+    wrong = (end < plan.work.cells[END]) & (rows[FAILURE] == 0)
+    if np.count_nonzero(wrong):
+        yield refusal("unexplained_shortfall", f"{_who(rows, wrong)}: completed less than planned without a failure")
+
+
+def _ends(picked: Int64, result: IterationResult) -> Iterator[Problem]:
+    rows = result.rows
+    emitted, maximum, ended = rows[EMITTED_AFTER], picked[MAXIMUM], rows[TERMINAL] != 0
+    wrong = (emitted > maximum) | ((emitted == maximum) & ~ended)
+    if np.count_nonzero(wrong):
+        yield refusal("declared_maximum", f"{_who(rows, wrong)}: at or beyond the declared maximum and still alive")
+    if np.count_nonzero(ended):
+        wrong = ended & (emitted == rows[EMITTED_BEFORE]) & (rows[FAILURE] == 0)
+        if np.count_nonzero(wrong):
+            yield refusal("terminal_without_token", f"{_who(rows, wrong)}: ended without a token or a failure")
+
+
+def _service(state: SchedulerState, plan: IterationPlan, members: Table, result: IterationResult) -> Iterator[Problem]:
+    debits, rebuilt = service_of(state, plan, members, result.rows)
+    if result.debits.tobytes() != debits.tobytes():
+        yield refusal("service_debit", "debits: not what the completed rows add up to; planned work is no service")
+    if result.recomputed_rows != rebuilt:
+        yield refusal("rebuild_ledger", f"recomputed_rows={result.recomputed_rows}: completed rebuilds give {rebuilt}")

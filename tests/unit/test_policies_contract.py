@@ -1,0 +1,124 @@
+"""Every registered policy: any load ends under validation, plans are blind to hidden lengths, the card says what it must."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.errors import UsageError
+from harness.reference.contract import TERMINAL, Budgets, IterationPlan
+from harness.reference.cost import CostModel
+from harness.reference.engine import Engine
+from harness.reference.registry import POLICIES, make_policy
+from harness.reference.tokens import Truth
+from tests.unit.test_reference_engine import Step, run, tokens_of
+
+COSTS = CostModel(base_ns=10_000_000, prefill_token_ns=1_000, decode_row_ns=10_000, context_token_ns=1)
+SMALL = {"aging_ns": 15_000_000, "promote_ns": 60_000_000, "quantum_rows": 2, "levels": 4, "chunk_rows": 5, "rows_per_tick": 8}
+"""Parameters small enough that rules meant for long waits act within a test."""
+
+REQUESTS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 9), st.integers(0, 2), st.integers(0, 8)), min_size=1, max_size=8)
+everyone = pytest.mark.parametrize("policy_id", POLICIES)
+
+
+def engine_of(policy_id: str, tokens: int, sequences: int, kv: int, watermark: int = 0) -> Engine:
+    parameters = {name: value for name, value in SMALL.items() if name in POLICIES[policy_id].card.parameters}
+    return Engine(make_policy(policy_id, parameters), Budgets(tokens, sequences, kv, watermark), COSTS)
+
+
+def plan_bytes(plan: IterationPlan) -> bytes:
+    """Everything a plan says."""
+    arrays = [plan.work.at, plan.work.cells, plan.order]
+    for move in (plan.preempt, plan.resume, plan.admit):
+        arrays += [move.at, move.keys]
+    scalars = (*plan[:4], plan.ledger, plan.notes)
+    return b"|".join([repr(scalars).encode(), *(array.tobytes() for array in arrays)])
+
+
+@everyone
+@settings(max_examples=10, deadline=None)
+@given(REQUESTS, st.integers(2, 20), st.integers(1, 6), st.integers(42, 80), st.integers(0, 20))
+def test_every_load_ends_within_contract_and_every_token_is_the_request_s_own(
+    policy_id: str, requests: list[tuple[int, int, int, int]], tokens: int, sequences: int, kv: int, watermark: int
+) -> None:
+    # kv >= 30 + 12: any request fits alone, as the server demands at its start. Validation runs inside begin and complete.
+    engine = engine_of(policy_id, tokens, sequences, kv, watermark)
+    for index, (prompt, maximum, priority, _) in enumerate(requests):
+        engine.submit(f"r{index}", prompt, maximum, Truth(index, None), priority=priority, client=f"c{index % 2}")
+    out = tokens_of(run(engine))
+    for index, (_, maximum, _, _) in enumerate(requests):
+        assert out[f"r{index}"] == [Truth(index, None).token(i) for i in range(maximum)]
+    assert engine.kv_rows == 0
+    assert int(engine.state.service.sum()) == sum(prompt + maximum - 1 for prompt, maximum, _, _ in requests)
+
+
+def _history(policy_id: str, requests: list[tuple[int, int, int, int]], tokens: int, sequences: int, longer: int) -> list[Step]:
+    engine = engine_of(policy_id, tokens, sequences, 60)
+    for index, (prompt, _, priority, natural) in enumerate(requests):
+        engine.submit(f"r{index}", prompt, 16, Truth(index, 1 + natural + longer), priority=priority, client=f"c{index % 3}")
+    return run(engine)
+
+
+@everyone
+@settings(max_examples=10, deadline=None)
+@given(REQUESTS, st.integers(4, 20), st.integers(1, 6), st.integers(1, 5))
+def test_plans_are_byte_equal_until_a_hidden_length_shows(
+    policy_id: str, requests: list[tuple[int, int, int, int]], tokens: int, sequences: int, longer: int
+) -> None:
+    """Every hidden length changes; the observed history is the same up to the first request that ends in one world only."""
+    one, other = (_history(policy_id, requests, tokens, sequences, more) for more in (0, longer))
+    for ours, theirs in zip(one, other, strict=False):
+        assert plan_bytes(ours.plan) == plan_bytes(theirs.plan)
+        if ours.result.rows[TERMINAL].tolist() != theirs.result.rows[TERMINAL].tolist():
+            return
+    raise AssertionError("no hidden length ever showed")
+
+
+@everyone
+def test_equal_histories_give_equal_plans(policy_id: str) -> None:
+    requests = [(5 + 3 * index, 0, index % 3, index) for index in range(8)]
+    one, other = (_history(policy_id, requests, 12, 4, 0) for _ in range(2))
+    assert [plan_bytes(step.plan) for step in one] == [plan_bytes(step.plan) for step in other]
+
+
+@everyone
+def test_the_card_states_contract_evidence_and_limits(policy_id: str) -> None:
+    card = POLICIES[policy_id].card
+    assert card.policy_id == policy_id
+    assert card.exact_reproduction is False
+    assert card.evidence_basis
+    assert card.tie_break
+    assert card.claim_limits
+    stated = dataclasses.asdict(card.contract)
+    assert len(stated) == 9  # K_m = (G, I, S, D, U, O, M, A, F)
+    assert all(stated.values())
+    assert "exact" not in repr(card).replace("exact_reproduction=False", "")
+
+
+@everyone
+def test_parameters_are_checked_by_name_and_value(policy_id: str) -> None:
+    with pytest.raises(UsageError, match="policy_parameter"):
+        make_policy(policy_id, {"luck": 7})
+    for name, known in POLICIES[policy_id].card.parameters.items():
+        with pytest.raises(UsageError, match=name):
+            make_policy(policy_id, {name: known.least - 1})
+        assert make_policy(policy_id).parameters[name] == known.default
+
+
+RESERVING = ("fixed-batch", "iteration-refill", "orca-shaped", "sarathi-shaped", "vtc-shaped", "completion_reconciled_vtc_teaching_v1")
+
+
+@pytest.mark.parametrize("policy_id", RESERVING)
+@settings(max_examples=10, deadline=None)
+@given(REQUESTS, st.integers(2, 20), st.integers(1, 6))
+def test_who_reserves_by_maximum_never_preempts(
+    policy_id: str, requests: list[tuple[int, int, int, int]], tokens: int, sequences: int
+) -> None:
+    engine = engine_of(policy_id, tokens, sequences, 60)
+    for index, (prompt, maximum, _, _) in enumerate(requests):
+        engine.submit(f"r{index}", prompt, maximum, Truth(index, None))
+    run(engine)
+    assert engine.preemptions == 0
