@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import pickle
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,7 @@ from workloads.prompts.streams import Keys, Numbering, draw
 from workloads.prompts.text import TextWriter
 from workloads.schedule import Blocks, Int64, Ragged, Turns
 from workloads.tokens import ByteTokenizer, HFTokenizer, Ids, TokenSource
+from workloads.traces import load_trace
 
 BYTES = ByteTokenizer()
 SEEDS = st.integers(0, 2**63)
@@ -510,6 +514,27 @@ def test_a_text_with_an_id_that_the_model_lacks_is_refused() -> None:
     prompts, _ = dataset(1, ["é"], Small(), trace=DATASET)
     with pytest.raises(UsageError, match=r"id 195, and the model has 128 ids"):
         prompts.ids(0)
+
+
+def test_a_data_set_and_the_trace_read_from_it_agree_row_by_row(tmp_path: Path) -> None:
+    talk = [
+        {"from": "human", "value": "one"},
+        {"from": "gpt", "value": "two"},
+        {"from": "human", "value": ""},
+        {"from": "gpt", "value": "skipped"},
+        {"from": "human", "value": "three"},
+        {"from": "gpt", "value": "four"},
+    ]
+    raw = json.dumps([{"id": "a", "conversations": talk}, {"id": "b", "conversations": talk[4:]}]).encode()
+    (tmp_path / "talks.json").write_bytes(raw)
+    source = {"format": "sharegpt", "name": "talks", "sha256": hashlib.sha256(raw).hexdigest(), "options": {"tokenizer": "bytes"}}
+    of_set = plan(source="dataset", dataset=source, trace=source)
+    assert of_set.prompts.dataset is not None
+    texts, trace = dataset_texts(of_set.prompts.dataset, [tmp_path]), load_trace(of_set.prompts.dataset, [tmp_path])
+    content = dataset_lengths(of_set, BYTES, texts, trace.source_row, bos=False)
+    assert content.tolist() == trace.input_tokens.tolist()
+    prompts = make(content.tolist(), source="dataset", dataset=source, trace=source, texts=texts, source_row=trace.source_row)
+    assert [prompts.text(i) for i in range(len(trace))] == ["one", "three", "three"]
 
 
 def test_a_format_without_texts_is_refused() -> None:

@@ -18,7 +18,7 @@ from workloads.tokens import Ids, TokenSource
 from workloads.traces.find import find_trace
 from workloads.traces.registry import checked_options, get_reader
 
-NOTE = "Prompts are texts of a data set: they share what its texts share, whatever `sharing` says."
+NOTE = "Prompts are texts of a data set: they share what its texts share, whatever `sharing` says, and carry no earlier turns."
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,6 +8,7 @@ import numpy as np
 
 from workloads.prompts.streams import Keys
 from workloads.schedule import Blocks, Bools, Int64, UInt64
+from workloads.seeds import derive
 
 Segments = tuple[UInt64, Int64]
 """(keys, counts), both (m,): the prompt is the first counts[j] tokens of stream keys[j], joined."""
@@ -40,15 +41,16 @@ class OwnLayout:
 class BlockLayout:
     """One stream per prefix id, concatenated; what is longer than the blocks is the request's own.
 
-    A prompt shorter than its blocks cuts them: a block that one row fills and another does not is the same block, cut (rounding ceil);
-    under floor, every prompt is at least as long as its blocks unless the plan shortened it.
+    Ids are unique within one trace (``trace``: what tells it from others), so id 7 of two traces are two blocks: a server that met one of
+    them must not seem to know the other. A prompt shorter than its blocks cuts them: a block that one row fills and another does not is
+    the same block, cut (rounding ceil); under floor, every prompt is at least as long as its blocks unless the plan shortened it.
     """
 
     __slots__ = ("_blocks", "_lengths", "_own", "_shared", "notes")
 
-    def __init__(self, lengths: Int64, blocks: Blocks, seed: int) -> None:
+    def __init__(self, lengths: Int64, blocks: Blocks, seed: int, trace: str) -> None:
         self._lengths, self._blocks = lengths, blocks
-        self._own, self._shared = Keys(seed, "own"), Keys(seed, "block")
+        self._own, self._shared = Keys(seed, "own"), Keys(derive(seed, "trace", trace), "block")
         self.notes = _block_notes(lengths, blocks)
 
     def segments(self, request_id: int) -> Segments:

@@ -75,7 +75,7 @@ def _layout(plan: WorkloadPlan, lengths: Int64, blocks: Blocks | None, turns: Tu
     if plan.prompts.sharing == "none":
         return None
     if blocks is not None:
-        return BlockLayout(lengths, blocks, plan.seed)
+        return BlockLayout(lengths, blocks, plan.seed, plan.trace.sha256 if plan.trace else "")
     if turns is None or (plan.sessions is not None and plan.sessions.history == "none"):
         return None
     if realized is None:
