@@ -8,7 +8,6 @@ over what it held after its imports and one small read. Run it on a quiet host.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import hashlib
 import json
@@ -16,10 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 ROWS = 1_000_000
 STREAMED_ROWS = 10_000_000
@@ -65,37 +67,28 @@ def schedule(path: Path, rows: int) -> dict[str, Any]:
             "seed": SEED,
         }
     )
-    with growth() as memory:
-        before = time.perf_counter()
-        built = build_schedule(plan, tokens=ByteTokenizer(), search_path=[path.parent], max_model_len=1 << 20)
-        seconds = time.perf_counter() - before
+    built, cost = measured(lambda: build_schedule(plan, tokens=ByteTokenizer(), search_path=[path.parent], max_model_len=1 << 20))
     columns = (built.arrival_ns, built.input_tokens, built.output_tokens, built.max_tokens, built.stop_after, built.source_row)
-    return {"seconds": seconds, "rows": len(built), "columns": sum(c.nbytes for c in columns), **memory}
+    return {"rows": len(built), "columns": sum(c.nbytes for c in columns), **cost}
 
 
 def read(path: Path, rows: int) -> dict[str, Any]:
     """Read the whole file and nothing else."""
     from workloads import read_trace
 
-    with growth() as memory:
-        before = time.perf_counter()
-        trace = read_trace("azure-2023", path)
-        seconds = time.perf_counter() - before
+    trace, cost = measured(lambda: read_trace("azure-2023", path))
     assert len(trace) == rows
     columns = (trace.arrival_ns, trace.input_tokens, trace.output_tokens, trace.source_row)
-    return {"seconds": seconds, "rows": len(trace), "columns": sum(c.nbytes for c in columns), **memory}
+    return {"rows": len(trace), "columns": sum(c.nbytes for c in columns), **cost}
 
 
 def pandas(path: Path, rows: int) -> dict[str, Any]:
     """Read the same file with plain ``pandas.read_csv``, which leaves the stamps text."""
     import pandas as pd
 
-    with growth() as memory:
-        before = time.perf_counter()
-        frame = pd.read_csv(path)
-        seconds = time.perf_counter() - before
+    frame, cost = measured(lambda: pd.read_csv(path))
     assert len(frame) == rows
-    return {"seconds": seconds, "rows": rows, "columns": int(frame.memory_usage(deep=True).sum()), **memory}
+    return {"rows": rows, "columns": int(frame.memory_usage(deep=True).sum()), **cost}
 
 
 def warm_up(job: str) -> None:
@@ -109,18 +102,15 @@ def warm_up(job: str) -> None:
 JOBS = {"schedule": schedule, "read": read, "pandas": pandas}
 
 
-class growth(contextlib.AbstractContextManager[dict[str, int]]):  # noqa: N801 - reads as a statement
-    """How far the high-water mark of this process rises above what it holds now, bytes, under the key ``growth``."""
-
-    def __enter__(self) -> dict[str, int]:
-        gc.collect()
-        self._found: dict[str, int] = {}
-        Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM back to VmRSS: imports may have needed more than they left
-        self._held = _status("VmRSS")
-        return self._found
-
-    def __exit__(self, *_: object) -> None:
-        self._found |= {"growth": _status("VmHWM") - self._held, "peak": _status("VmHWM")}
+def measured(work: Callable[[], T]) -> tuple[T, dict[str, Any]]:
+    """Result of ``work``, its seconds and CPU seconds, the growth of the high-water mark over what was held before, and the mark, bytes."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM back to VmRSS: imports may have needed more than they left
+    held, cpu, before = _status("VmRSS"), time.process_time(), time.perf_counter()
+    made = work()
+    seconds, cpu = time.perf_counter() - before, time.process_time() - cpu
+    peak = _status("VmHWM")
+    return made, {"seconds": seconds, "cpu": cpu, "growth": peak - held, "peak": peak}
 
 
 def _status(key: str) -> int:
@@ -167,7 +157,7 @@ def stream(path: Path, rows: int) -> bool:
 
 def _show(job: str, result: dict[str, Any], note: str) -> None:
     sizes = " ".join(f"{key} {result[key] / 1e6:.0f} MB" for key in ("columns", "growth", "peak"))
-    print(f"{job:>9}: {result['rows']} rows, {result['seconds']:.3f} s, {sizes} ({note})", flush=True)
+    print(f"{job:>9}: {result['rows']} rows, {result['seconds']:.3f} s, CPU {result['cpu']:.3f} s, {sizes} ({note})", flush=True)
 
 
 def main() -> int:

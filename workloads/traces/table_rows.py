@@ -28,7 +28,6 @@ LONGEST_NS = 1 << 60
 """Most time a trace may cover, 36 years: what transforms can still compute with."""
 
 _TURN_LIMIT = 1 << 31
-_ZONES = {"with": r":\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)\s*$", "without": r":\d\d:\d\d(\.\d+)?\s*$"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,32 +101,32 @@ class TableRows:
     def _number(self, role: str, cells: Cells) -> Int64:
         unit = self._rules.unit or "s"
         if role == "arrival":
-            self._check_zones(cells)
+            self._note_zones(cells)
             return times(cells, unit, self._problems)
         if role == "think":
             return pauses(cells, "s" if unit == "iso" else unit, self._problems)
         return counts(cells, self._problems, _TURN_LIMIT) if role == "turn" else counts(cells, self._problems)
 
-    def _check_zones(self, cells: Cells) -> None:
-        """Stamps with an offset beside stamps without: hours may lie between the two clocks."""
+    def _note_zones(self, cells: Cells) -> None:
+        """Remember the first row whose stamp has a zone, and the first without."""
         if self._rules.unit != "iso" or not pa.types.is_string(cells.values.type):
             return
-        known = pc.fill_null(cells.values, "")
-        for zone, pattern in _ZONES.items():
-            matches = pc.match_substring_regex(known, pattern).to_numpy(zero_copy_only=False)
-            if matches.any():
-                self._zones.setdefault(zone, cells.line(int(np.argmax(matches))))
-        if len(self._zones) == len(_ZONES):
-            lines = ", ".join(f"{zone} in line {line}" for zone, line in sorted(self._zones.items()))
-            what = f"{cells.name}: stamps with and without a zone in one file ({lines})"
-            self._problems.add("trace.mixed_clocks", what, "write every stamp with its zone")
-            self._problems.raise_if_any()
+        stamps = pc.utf8_trim_whitespace(pc.fill_null(cells.values, ""))
+        west = pc.equal(pc.count_substring(stamps, "-"), 3)  # two stand in the date
+        zoned = pc.or_(pc.or_(pc.ends_with(stamps, "Z"), pc.match_substring(stamps, "+")), west)
+        for kind, rows in (("with", zoned), ("without", pc.and_not(pc.not_equal(stamps, ""), zoned))):
+            if kind not in self._zones and (first := pc.index(rows, True).as_py()) >= 0:
+                self._zones[kind] = self._rows + first
 
     def _check_clock(self, ns: Int64) -> None:
         """Refuse times of another clock than the one declared, and of two clocks in one file."""
         if self._rules.clock == "none":
             return
         name, declared = self._mapped["arrival"], self._rules.clock
+        if len(self._zones) == 2:  # hours may lie between the two clocks
+            lines = ", ".join(f"{kind} in line {self._line(row)}" for kind, row in self._zones.items())
+            what = f"{name}: stamps with and without a zone in one file (first {lines})"
+            self._problems.add("trace.mixed_clocks", what, "write every stamp with its zone")
         absolute = ns >= EPOCH_NS
         if absolute.any() and not absolute.all():
             lines = " and ".join(f"line {self._line(int(np.argmax(side)))}" for side in (absolute, ~absolute))
