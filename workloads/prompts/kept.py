@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from workloads.tokens import Ids
 
-ROOM = 128 * 2**20
-"""Bytes kept, 128 MiB: the 20,000 prompts of 1,000 tokens of a usual run need 180 MB with ids of their own, and a schedule is read three
+ROOM = 256 * 2**20
+"""Bytes kept, 256 MiB: 20,000 prompts of 1,000 tokens, a large run, need 210 MB with their ids, and a schedule is read three
 times (digest, reuse, bodies). Beyond it, prompts are made again: first come stays, since every reading goes from the first to the last and
 a cache of the latest would hold nothing when the next reading starts."""
 
