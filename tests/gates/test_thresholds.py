@@ -17,7 +17,7 @@ from analysis.gates.steady import Series, trend
 from analysis.gates.tables import in_flight, nearest_rank
 from analysis.model import Verdict
 from tests.builders import MS, make_host_samples, make_request, make_server_samples, make_spec
-from tests.gates.cases import answering, healthy, pair_context, rows, run_context
+from tests.gates.cases import TURN_NS, answering, healthy, pair_context, rows, run_context, sessions, sharing
 
 BASE_ROWS = rows()
 QUICK = settings(deadline=None, max_examples=40)
@@ -104,6 +104,20 @@ def test_counters_fail_on_any_difference(extra: int) -> None:
 def test_cached_tokens_fail_from_one_block(cached: int) -> None:
     found = verdict("prefix_realised", requests=rows(usage_cached_tokens=cached))
     assert (found is Verdict.PASS) == (cached < 16)
+
+
+@QUICK
+@given(st.integers(0, 20))
+def test_planned_reuse_fails_exactly_beyond_what_was_shared_in_whole_blocks(cached: int) -> None:
+    found = attempt(GATES["prefix_realised"].check, run_context(sharing(cached)())).verdict  # 9 tokens shared, blocks of 4
+    assert found is (Verdict.UNKNOWN if cached == 0 else Verdict.PASS if cached <= 8 else Verdict.FAIL)
+
+
+@QUICK
+@given(st.integers(-3 * MS, 3 * MS))
+def test_a_turn_may_come_due_a_millisecond_off_and_no_more(shift: int) -> None:
+    found = attempt(GATES["delivered_load"].check, run_context(sessions(arrival_ns=TURN_NS + shift)()))
+    assert (found.verdict is Verdict.PASS) == (abs(shift) <= MS), found.reason
 
 
 @QUICK

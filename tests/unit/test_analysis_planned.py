@@ -104,6 +104,33 @@ def test_look_ups_agree_with_a_dictionary(ids: list[int], wanted: list[int]) -> 
     assert planned(table, "x", asked).tolist() == [10 * i if i in first else MISSING for i in wanted]
 
 
+turns = st.tuples(st.integers(0, 900), st.integers(1, 900), st.sampled_from(["complete", "client_stop", "complete", "reset", "cancelled"]))
+
+
+@QUICK
+@given(st.lists(st.lists(turns, min_size=1, max_size=4), max_size=5))
+def test_what_came_due_follows_from_plan_and_ends_in_any_sessions(sessions: list[list[tuple[int, int, str]]]) -> None:
+    rows: list[dict[str, Any]] = []
+    plan: dict[int, dict[str, Any]] = {}
+    expected: list[int] = []
+    for k, session in enumerate(sessions):
+        due: int | None = k * S
+        for n, (think, served, kind) in enumerate(session):
+            i = len(rows)
+            if n:
+                plan[i] = {"after": [i - 1], "think_ns": think * MS, "arrival_ns": 0}
+                due = None if due is None else due + think * MS
+            expected.append(MISSING if due is None else due)
+            if due is None:
+                rows.append(make_never_due(i))
+            else:
+                rows.append(make_request(i, due, end_kind=kind, end_ns=due + served * MS))
+                due = due + served * MS if kind in ("complete", "client_stop") else None
+    record = make_record(rows, plan=plan)
+    assert due_ns(record).tolist() == expected
+    assert counted(record).not_due == ({"never_due": expected.count(MISSING)} if MISSING in expected else {})
+
+
 @QUICK
 @given(mixtures)
 def test_the_partition_closes_for_any_mixture(mixture: list[dict[str, Any]]) -> None:
