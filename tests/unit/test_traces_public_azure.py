@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from harness.errors import UsageError
+from tests.unit.test_traces_own import flat
 from workloads.traces import formats, get_reader, guess_format, read_trace
+from workloads.traces.own import SUFFIX, write_trace
 from workloads.traces.registry import HEAD_BYTES
 
 ROOT = Path(__file__).parents[3] / "shared" / "traces"
@@ -80,6 +82,27 @@ def test_vidurs_seconds_are_the_2023_rows_to_the_nanosecond(part: str) -> None:
     facts: dict[str, Any] = json.loads((ROOT / "facts.json").read_text())["facts"][f"vidur_splitwise_{part}"]
     assert len(seconds) == facts["rows"]
     assert seconds.arrival_ns[-1] / 1e9 == facts["arrivals"]["span_s"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "azure-llm-2023/AzureLLMInferenceTrace_code.csv",
+        "mooncake/conversation_trace.jsonl.gz",
+        "vtc-arena/vtc_real_trace.csv",
+        "weka-agentic/trace_0277.json",
+        "burstgpt/burstgpt3_head105.converted.jsonl",
+    ],
+)
+def test_our_own_format_holds_every_public_family(name: str, tmp_path: Path) -> None:
+    """Prefix ids survive conversion (inference-sim#829), and so do clients, turns, classes, failures, licence and credit."""
+    trace = read_trace(guess_format(ROOT / name), ROOT / name)
+    path = tmp_path / f"t{SUFFIX}"
+    write_trace(trace, path)
+    again = read_trace("trigpoint", path)
+    assert flat(again) == flat(trace)
+    assert again.notes[: len(trace.notes)] == trace.notes
+    assert trace.sha256 in again.notes[-1]
 
 
 def test_no_public_file_is_claimed_twice() -> None:

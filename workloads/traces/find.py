@@ -7,7 +7,6 @@ import hashlib
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from harness.errors import Problem, UsageError
@@ -45,17 +44,10 @@ def find_trace(source: TraceSource, search_path: Sequence[Path]) -> Path:
 def file_digest(path: Path) -> str:
     """Sha256 of a file's bytes, hex. Raises UsageError when it cannot be read."""
     try:
-        found = path.stat()
-        return _digest(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+        with path.open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError as error:
         raise unreadable(path, error) from error
-
-
-@lru_cache(maxsize=64)
-def _digest(path: Path, identity: tuple[int, ...]) -> str:  # noqa: ARG001 - the identity is there to be a key
-    """Digest of a file, remembered while it stays untouched: a search and the read after it would each hash the whole file."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def read_bytes(path: Path) -> bytes:
