@@ -33,7 +33,7 @@ from workloads.traces.azure_rows import (
 from workloads.traces.columns import Growing, int64_view
 from workloads.traces.contract import FormatInfo, NoOptions
 from workloads.traces.problems import TOKEN_LIMIT, ProblemList
-from workloads.traces.streams import in_order, line_blocks, whole_lines
+from workloads.traces.streams import in_order, line_blocks, size_of, whole_lines
 
 HEADER = AZURE_2023.header
 _BOM = b"\xef\xbb\xbf"
@@ -171,7 +171,7 @@ class _Azure:
 
     def read(self, path: Path, options: NoOptions, seed: int) -> Trace:  # noqa: ARG002 - nothing to choose or to draw
         """Read the whole file."""
-        arrival, *counts = _read(line_blocks(path), path.name, self._release, path.stat().st_size // _SHORTEST_ROW)
+        arrival, *counts = _read(line_blocks(path), path.name, self._release, size_of(path) // _SHORTEST_ROW)
         for column in (arrival, *counts):
             frozen(column)
         *images, tokens_in, tokens_out = counts

@@ -34,6 +34,14 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise unreadable(path, error if isinstance(error, OSError) else OSError(str(error))) from error
 
 
+def size_of(path: Path) -> int:
+    """Bytes of a file as it lies there. Raises UsageError ``trace.unreadable``."""
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
 def line_blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
     """Yield the file in pieces of about ``size`` bytes that end with a line's end; the last one may lack it."""
     with opened(path) as stream:
