@@ -120,7 +120,9 @@ def main() -> None:
     """Print one table for the total and one for the cost a token, which a busy host changes less."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20_000, help="prompts of 1,000 tokens; a tenth of it for the cost a token")
-    count = parser.parse_args().count
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what to measure")
+    chosen = parser.parse_args()
+    count = chosen.count
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # two processes have the two cores
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = Path(folder) / "tokenizer.json"
@@ -131,7 +133,7 @@ def main() -> None:
             + "".join(f"{n:>8,d}" for n in lengths)
             + f"{'baseline':>10s}{'ratio':>8s}"
         )
-        for kind in KINDS:
+        for kind in chosen.kinds:
             wall, cost = shared_out(spend, kind, count, 1000, tokenizer)
             _, least = shared_out(baseline, kind, count // 10, 1000, tokenizer)
             costs = [shared_out(spend, kind, count * 100 // n, n, tokenizer)[1] for n in lengths]
