@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from decimal import ROUND_HALF_EVEN, Decimal
 from pathlib import Path
@@ -148,6 +149,17 @@ def test_every_problem_is_listed_at_once_with_the_line_where_the_row_starts(tmp_
 def test_prompts_may_be_long_and_lines_are_still_counted(tmp_path: Path) -> None:
     text = f'at,in,out,text\n0,1,1,"{"x" * 200_000}"\nx,1,1,y\n'
     assert faults(tmp_path, text) == [("trace.timestamp", "t.csv:3")]
+
+
+def test_gzip_is_read_and_a_torn_one_is_unreadable_not_shorter(tmp_path: Path) -> None:
+    rows = {"csv": "at,in,out\n" + "0,1,1\n" * 999, "jsonl": '{"at": 0, "in": 1, "out": 1}\n' * 999}
+    for name, text in rows.items():
+        path = tmp_path / f"t.{name}.gz"
+        path.write_bytes(gzip.compress(text.encode()))
+        assert len(read_trace(name, path, SECONDS)) == 999
+        path.write_bytes(gzip.compress(text.encode())[:-9])
+        with pytest.raises(UsageError, match=r"trace\.unreadable"):
+            read_trace(name, path, SECONDS)
 
 
 def test_bytes_that_are_no_utf8_and_empty_files_are_said(tmp_path: Path) -> None:

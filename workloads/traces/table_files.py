@@ -94,7 +94,7 @@ class CsvFile:
                 )
                 for batch in reader:
                     yield dict(zip(batch.schema.names, batch.columns, strict=True))
-            except pa.ArrowInvalid as error:
+            except pa.ArrowException as error:
                 self._explain(str(error))
 
     def line(self, row: int) -> int:
@@ -109,16 +109,16 @@ class CsvFile:
         with opened(self._path) as raw, io.TextIOWrapper(raw, "utf-8-sig", "surrogateescape", newline="") as text:
             reader = csv.reader(text, delimiter=self._delimiter)
             start = 1
-            for cells in reader:
-                if cells:
-                    yield start, cells
-                start = reader.line_num + 1
+            try:
+                for cells in reader:
+                    if cells:
+                        yield start, cells
+                    start = reader.line_num + 1
+            except csv.Error as error:
+                raise self._unreadable(f"{error} (line {start})") from error
 
     def _header(self) -> list[str]:
-        try:
-            first = next(self._rows(), None)
-        except csv.Error as error:
-            raise self._unreadable(str(error)) from error
+        first = next(self._rows(), None)
         if first is None:
             self._problems.add("trace.empty", "the file holds no header and no rows", "give the file that was meant")
             self._problems.raise_if_any()
@@ -126,16 +126,13 @@ class CsvFile:
 
     def _explain(self, error: str) -> None:
         """Raise with every row that has another number of cells than the header, or is no UTF-8; else with Arrow's own words."""
-        try:
-            for line, cells in self._rows():
-                if len(cells) != len(self.columns):
-                    what = f"row={shown(self._delimiter.join(cells))}: {len(cells)} cells where the header has {len(self.columns)}"
-                    self._problems.add("trace.torn_row", what, "restore or remove the row; quote a cell that holds the delimiter", line)
-                elif any("\udc80" <= mark <= "\udcff" for cell in cells for mark in cell):
-                    what = f"row={shown(self._delimiter.join(cells))}: bytes that are not UTF-8"
-                    self._problems.add("trace.encoding", what, "write the file as UTF-8", line)
-        except csv.Error as wrong:
-            error = str(wrong)
+        for line, cells in self._rows():
+            if len(cells) != len(self.columns):
+                what = f"row={shown(self._delimiter.join(cells))}: {len(cells)} cells where the header has {len(self.columns)}"
+                self._problems.add("trace.torn_row", what, "restore or remove the row; quote a cell that holds the delimiter", line)
+            elif any("\udc80" <= mark <= "\udcff" for cell in cells for mark in cell):
+                what = f"row={shown(self._delimiter.join(cells))}: bytes that are not UTF-8"
+                self._problems.add("trace.encoding", what, "write the file as UTF-8", line)
         self._problems.raise_if_any()
         raise self._unreadable(error)
 
