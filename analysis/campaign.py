@@ -13,6 +13,7 @@ from analysis.compare import Side, compare
 from analysis.coordinates import merge_runs, result_coordinates
 from analysis.gates import CellContext, PairContext, RunContext, cell_checks, pair_checks, run_checks
 from analysis.groups import group_cell
+from analysis.loops import loop_name
 from analysis.model import CampaignAnalysis, CellAnalysis, Comparison, RunAnalysis
 from analysis.ranking import decide, select_load
 from analysis.run import RunMeasures, measure_run
@@ -76,7 +77,7 @@ def _cell(records: Sequence[RunRecord], metric: str) -> tuple[CellAnalysis, Cell
         coordinates={**coordinates, **result_coordinates(spec.rank, metric, spec.slo, spec.load, spec.slo_classes)},
         declared=spec.arm.declared,
         design_effect=design_effect,
-        loop=spec.workload.loop,
+        loop=loop_name(spec.workload),
         groups=(*group_cell(measured, "client"), *group_cell(measured, "request_class")),
     )
     return analysis, context

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from analysis.latency import COMPLETED
-from analysis.loops import labelled
+from analysis.loops import labelled, loop_name
 from analysis.model import Figure, Group, Outcome, Outcomes, Reuse, Tokens
 from analysis.outcomes import sum_outcomes, unjudged
 from analysis.planned import MISSING, Bools, Int64, Strings, names, offered_rows, texts, without_arrival
@@ -158,7 +158,7 @@ def _group(by: By, name: str | None, members: int, runs: Replicates, parts: Sequ
         members=members,
         slo="by class" if mixed else describe_slo(own),
         outcomes=outcomes,
-        figures=labelled({f.metric: f for f in (*_rates(outcomes, parts), *_tails(parts))}, spec.workload.loop),
+        figures=labelled({f.metric: f for f in (*_rates(outcomes, parts), *_tails(parts))}, loop_name(spec.workload)),
         tokens=add_tokens(p.tokens for p in parts),
         reuse=add_reuse(p.reuse for p in parts),
     )

@@ -6,8 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from analysis.model import Figure
+from harness.record.spec import WorkloadSpec
 
 OPEN = "open"
+
+
+def loop_name(workload: WorkloadSpec) -> str:
+    """Name the loop, with its users where it has some."""
+    return workload.loop if workload.users is None else f"{workload.loop} ({workload.users} users)"
 
 
 def loop_words(loop: str) -> str:

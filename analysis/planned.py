@@ -98,15 +98,15 @@ def gone_users(record: RunRecord, until_ns: int) -> int:
     """Count users of a closed loop that had stopped sending before ``until_ns``: out of requests, or their last one not served.
 
     A user is the chain of requests that wait for each other; it is gone when its last request that came due has ended and the plan holds
-    none to follow, or the end was not the planned one, after which nothing follows.
+    none to follow, or the end was not the planned one and nothing follows such an end.
     """
-    schedule = record.schedule
+    schedule, goes_on = record.schedule, record.spec.workload.failed_pause_ns is not None
     ids = integers(schedule, "request_id")
     end, kinds = planned(record.requests, "end_ns", ids), names(record.requests, "end_kind", ids)
     came = planned(record.requests, "arrival_ns", ids) != MISSING
     followed, went_on = (np.isin(ids, _awaited(schedule, mask)) for mask in (waits(schedule), waits(schedule) & came))
     ended = came & (end != MISSING) & (end < until_ns)
-    return int((ended & ~went_on & (~followed | ~is_any(kinds, *SERVED))).sum())
+    return int((ended & ~went_on & (~followed | ~(goes_on | is_any(kinds, *SERVED)))).sum())
 
 
 def _awaited(schedule: pa.Table, rows: Bools) -> Int64:
@@ -118,26 +118,26 @@ def due_ns(record: RunRecord) -> Int64:
     """When each row of the schedule (n,) should have come due, from the plan and the ends of the requests it waits for.
 
     Its own arrival when it arrives by the clock; ``think_ns`` after the last of the ends it waits for; MISSING when one of those did not
-    end as planned, for then it never comes due.
+    end as planned, for then it never comes due. Where users go on after a failure (``failed_pause_ns``) it does, that pause after it at the
+    soonest.
     """
     schedule, waiting = record.schedule, waits(record.schedule)
     due = integers(schedule, "arrival_ns").copy()
     if waiting.any():
-        after = schedule.column("after").filter(pa.array(waiting)).combine_chunks()
-        starts = np.concatenate(([0], np.cumsum(pc.list_value_length(after).to_numpy())))[:-1].astype(np.int64)
-        due[waiting] = _last(_ends(record, np.asarray(pc.list_flatten(after).to_numpy(), dtype=np.int64)), starts)
-        moved = waiting & (due != MISSING)
-        due[moved] += np.maximum(integers(schedule, "think_ns"), 0)[moved]
+        after = schedule.column("after").filter(pa.array(waiting))
+        counts = np.asarray(pc.list_value_length(after).to_numpy(), dtype=np.int64)
+        think = np.repeat(np.maximum(integers(schedule, "think_ns"), 0)[waiting], counts)
+        free = _free_ns(record, np.asarray(pc.list_flatten(after).to_numpy(), dtype=np.int64), think)
+        starts = np.concatenate(([0], np.cumsum(counts)))[:-1].astype(np.int64)
+        known = np.minimum.reduceat(free, starts) != MISSING
+        due[waiting] = np.where(known, np.maximum.reduceat(free, starts), MISSING)
     return due
 
 
-def _ends(record: RunRecord, ids: Int64) -> Int64:
-    """When each of ``ids`` (m,) ended, MISSING unless it was served."""
-    rows = rows_of(record.requests, ids)
+def _free_ns(record: RunRecord, ids: Int64, think_ns: Int64) -> Int64:
+    """When a request that waits for each of ``ids`` (m,) may arrive as far as that one goes, MISSING when never."""
+    rows, pause = rows_of(record.requests, ids), record.spec.workload.failed_pause_ns
+    end = np.append(integers(record.requests, "end_ns"), MISSING)[rows]
     served = np.append(is_any(texts(record.requests, "end_kind"), *SERVED), False)[rows]
-    return np.where(served, np.append(integers(record.requests, "end_ns"), MISSING)[rows], MISSING)
-
-
-def _last(ends: Int64, starts: Int64) -> Int64:
-    whole = np.minimum.reduceat(ends, starts) != MISSING
-    return np.where(whole, np.maximum.reduceat(ends, starts), MISSING)
+    free = end + np.where(served, think_ns, np.maximum(think_ns, pause or 0))
+    return np.where((end != MISSING) & (served | (pause is not None)), free, MISSING)

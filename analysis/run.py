@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from analysis.backlog import Overload, overload
 from analysis.clocks import Clocks, derive_clocks
 from analysis.latency import latency_figures, samples
-from analysis.loops import labelled
+from analysis.loops import labelled, loop_name
 from analysis.model import Figure, Outcomes, Sent
 from analysis.outcomes import OutcomeArray, classify, count_outcomes
 from analysis.proof import prove
@@ -44,5 +44,5 @@ def measure_run(record: RunRecord) -> RunMeasures:
     load = overload(record, clocks)
     taken = samples(clocks, outcome, outcomes)
     figures = rate_figures(record, clocks, outcome, outcomes) | latency_figures(record, clocks, taken, load) | stream_figures(clocks)
-    figures = labelled(figures, record.spec.workload.loop)
+    figures = labelled(figures, loop_name(record.spec.workload))
     return RunMeasures(clocks, outcome, outcomes, figures, plot_series(record, clocks, taken), load, prove(record, clocks))

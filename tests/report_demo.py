@@ -259,7 +259,7 @@ def shared() -> CampaignAnalysis:
     whole = campaign()
     counts = dict(outcomes(5).counts) | {Outcome.CANCELLED: 7}
     crowded = Outcomes(617, counts, {"never_due": 10})
-    cells = tuple(dataclasses.replace(c, groups=GROUPS, loop="closed(8)", outcomes=crowded) for c in whole.cells)
+    cells = tuple(dataclasses.replace(c, groups=GROUPS, loop="closed (8 users)", outcomes=crowded) for c in whole.cells)
     return dataclasses.replace(whole, cells=cells)
 
 

@@ -116,6 +116,9 @@ class WorkloadSpec(Frozen):
     arrivals: dict[str, Any] = Field(description="Arrival process: {process: trace|constant|poisson|gamma, ...}")
     loop: str = "open"
     users: int | None = Field(None, description="How many send in a closed loop")
+    failed_pause_ns: int | None = Field(
+        None, ge=0, description="Closed loop: least pause after a request without a complete answer; null: nothing follows such a request"
+    )
     sessions: dict[str, Any] | None = Field(None, description="How conversations are replayed: think_s, think_limit_s, history, max_turns")
     tenants: dict[str, dict[str, Any]] = Field(default_factory=dict, description="Clients by name: weight, share, priority, request_class")
     cancellations: dict[str, Any] | None = Field(None, description="Planned cancellations: share, after_s")

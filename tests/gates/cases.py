@@ -325,17 +325,19 @@ def no_flags_endpoint(**args: Any) -> Callable[[], RunRecord]:
     return lambda: healthy(spec=make_spec(arm=arm), facts=make_facts(flags_checked=None, argv=()))
 
 
-def closed_loop(*, last: int = 139, fails: int | None = None) -> Callable[[], RunRecord]:
-    """Two users who send one request after the other, 150 ms each and a pause; ``fails``: a request that ends its user."""
+def closed_loop(*, last: int = 139, fails: int | None = None, pause: int | None = None) -> Callable[[], RunRecord]:
+    """Two users who send one request after the other, 150 ms each and a pause of 50 ms; ``fails``: a request that ends its user, unless
+    users go on ``pause`` after a failure.
+    """
 
     def make() -> RunRecord:
-        gone = range(140, 140) if fails is None else range(fails + 2, 141, 2)
+        gone = range(140, 140) if fails is None or pause is not None else range(fails + 2, 141, 2)
         made, plan = [], {}
         for i in range(last + 1):
             one = make_request(i, (i // 2) * 200 * MS, end_ns=(i // 2) * 200 * MS + 150 * MS)
             made.append(make_never_due(i) if i in gone else one | (NO_EVENTS | {"end_kind": "reset"} if i == fails else {}))
             plan[i] = {"after": [i - 2], "think_ns": 50 * MS} if i > 1 else {}
-        return healthy(made, plan=plan, spec=make_spec(workload=make_workload(loop="closed")))
+        return healthy(made, plan=plan, spec=make_spec(workload=make_workload(loop="closed", users=2, failed_pause_ns=pause)))
 
     return make
 
@@ -444,6 +446,8 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("delivered_load", "closed loop whose users last", "PASS", closed_loop()),
     ("delivered_load", "closed loop whose plan runs dry", "FAIL", closed_loop(last=119)),
     ("delivered_load", "closed loop that loses a user to a failure", "FAIL", closed_loop(fails=70)),
+    ("delivered_load", "closed loop whose user goes on after a failure", "PASS", closed_loop(fails=70, pause=50 * MS)),
+    ("delivered_load", "closed loop whose user went on too soon", "FAIL", closed_loop(fails=70, pause=60 * MS)),
     ("delivered_load", "the same failure in the drain", "PASS", closed_loop(fails=130)),
     ("requests_wellformed", "client fault before it came due", "FAIL", lost_turn("reset", kind="client_fault")),
     ("client_slip", "p99 beyond 5 ms", "FAIL", lambda: healthy([r | {"send_ns": r["arrival_ns"] + 6 * MS} for r in rows()])),

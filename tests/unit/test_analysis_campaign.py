@@ -60,17 +60,17 @@ def test_a_ranking_names_the_slos_of_its_classes() -> None:
     assert 'class "chat": TTFT <= 1000 ms at time_compression=1' in found.verdict.title
 
 
-@pytest.mark.parametrize("loop", ["closed(8)", "partly_open"])
-def test_a_loop_that_is_not_open_is_named_with_every_number_and_verdict(loop: str) -> None:
-    found = campaign(workload=make_workload(loop=loop))
-    assert f"({loop} loop" in found.verdict.title
+@pytest.mark.parametrize(("loop", "users", "name"), [("closed", 2, "closed (2 users)"), ("partly_open", None, "partly_open")])
+def test_a_loop_that_is_not_open_is_named_with_every_number_and_verdict(loop: str, users: int | None, name: str) -> None:
+    found = campaign(workload=make_workload(loop=loop, users=users))
+    assert f"({name} loop" in found.verdict.title
     for cell in found.cells:
-        assert cell.loop == loop
-        assert all(f"{loop} loop" in f.population for f in cell.figures.values())
+        assert cell.loop == name
+        assert all(f"{name} loop" in f.population for f in cell.figures.values())
 
 
 def test_a_closed_loop_is_never_called_a_capacity_and_the_open_loop_needs_no_word() -> None:
-    assert "never a capacity" in loop_words("closed(8)")
+    assert "never a capacity" in loop_words("closed (8 users)")
     assert loop_words("open") == ""
     assert "loop" not in campaign().verdict.title
 

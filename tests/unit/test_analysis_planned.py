@@ -19,7 +19,7 @@ from analysis.run import measure_run
 from harness.record.canonical import canonical_json, plain
 from harness.record.reader import RunRecord
 from harness.record.schema import SCHEDULE
-from tests.builders import MS, S, make_never_due, make_record, make_request
+from tests.builders import MS, S, make_never_due, make_record, make_request, make_spec, make_workload
 from tests.mixtures import mixtures, record_of
 
 QUICK = settings(deadline=None, max_examples=60)
@@ -108,25 +108,28 @@ turns = st.tuples(st.integers(0, 900), st.integers(1, 900), st.sampled_from(["co
 
 
 @QUICK
-@given(st.lists(st.lists(turns, min_size=1, max_size=4), max_size=5))
-def test_what_came_due_follows_from_plan_and_ends_in_any_sessions(sessions: list[list[tuple[int, int, str]]]) -> None:
+@given(st.lists(st.lists(turns, min_size=1, max_size=4), max_size=5), st.sampled_from([None, 0, 500]))
+def test_what_came_due_follows_from_plan_and_ends_in_any_sessions(sessions: list[list[tuple[int, int, str]]], pause: int | None) -> None:
     rows: list[dict[str, Any]] = []
     plan: dict[int, dict[str, Any]] = {}
     expected: list[int] = []
     for k, session in enumerate(sessions):
         due: int | None = k * S
+        least = 0
         for n, (think, served, kind) in enumerate(session):
             i = len(rows)
             if n:
                 plan[i] = {"after": [i - 1], "think_ns": think * MS, "arrival_ns": 0}
-                due = None if due is None else due + think * MS
+                due = None if due is None else due + max(think, least) * MS
             expected.append(MISSING if due is None else due)
             if due is None:
                 rows.append(make_never_due(i))
             else:
                 rows.append(make_request(i, due, end_kind=kind, end_ns=due + served * MS))
-                due = due + served * MS if kind in ("complete", "client_stop") else None
-    record = make_record(rows, plan=plan)
+                planned_end = kind in ("complete", "client_stop")
+                due = due + served * MS if planned_end or pause is not None else None
+                least = 0 if planned_end else pause or 0
+    record = make_record(rows, plan=plan, spec=make_spec(workload=make_workload(failed_pause_ns=None if pause is None else pause * MS)))
     assert due_ns(record).tolist() == expected
     assert counted(record).not_due == ({"never_due": expected.count(MISSING)} if MISSING in expected else {})
 

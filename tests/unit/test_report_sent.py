@@ -141,7 +141,7 @@ def test_a_terminal_speaks_of_reuse_only_where_there_was_some_to_be_had() -> Non
 
 
 def test_the_loop_is_named_first_thing() -> None:
-    assert "Loop: closed(8). Closed(8) loop: the server's own speed sets the load" in printed(shared()).replace("\n", " ")
+    assert "Loop: closed (8 users). Closed (8 users) loop: the server's own speed sets the load" in re.sub(r"\s+", " ", printed(shared()))
     assert "Loop: open." in render_markdown(campaign())
 
 
