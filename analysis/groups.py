@@ -149,8 +149,8 @@ def _mask(places: Mapping[str | None, Int64], wanted: frozenset[str | None], n: 
 
 def _group(by: By, name: str | None, members: int, runs: Replicates, parts: Sequence[_Part]) -> Group:
     spec = runs[0][0].spec
-    own = spec.slo_classes.get(name or "", spec.slo) if by == "request_class" and members == 1 else spec.slo
-    mixed = by == "client" and bool(spec.slo_classes)
+    mixed = bool(spec.slo_classes) and (by == "client" or members > 1)
+    own = spec.slo if name is None or by == "client" else spec.slo_classes.get(name, spec.slo)
     outcomes = sum_outcomes([p.outcomes for p in parts])
     return Group(
         by=by,

@@ -59,6 +59,16 @@ def test_a_class_is_shown_with_the_slo_it_was_held_to() -> None:
     assert (found[None].slo, found[None].figures["attainment"].value) == ("TTFT <= 500 ms and TBT (every) <= 100 ms", 1.0)
 
 
+def test_a_class_without_a_letter_is_not_taken_for_none() -> None:
+    plan = {0: {"request_class": ""}, 1: {"request_class": None}}
+    rows = [make_request(i, 3 * S) for i in range(2)]
+    found = split("request_class", make_record(rows, plan=plan, spec=make_spec(slo_classes={"": Slo(ttft_ns=MS)})))
+    assert {name: (g.slo, g.outcomes.counts[Outcome.VALID]) for name, g in found.items()} == {
+        "": ("TTFT <= 1 ms", 0),
+        None: ("TTFT <= 500 ms and TBT (every) <= 100 ms", 1),
+    }
+
+
 def test_a_cell_without_names_has_no_groups() -> None:
     record = make_record()
     assert split("client", record) == {}
