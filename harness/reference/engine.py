@@ -15,6 +15,7 @@ from harness.reference.contract import (
     HANDLE,
     NO_LIMIT,
     TERMINAL,
+    Authorized,
     Budgets,
     Declaration,
     IterationPlan,
@@ -30,7 +31,7 @@ from harness.reference.policy import Completed, Policy
 from harness.reference.results import validate_result
 from harness.reference.tokens import Truth
 from harness.reference.transition import advance, arrive, at_time, cancel, initial_state
-from harness.reference.validate import Authorized, authorize, require
+from harness.reference.validate import authorize, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,9 @@ class Core:
 
     def publish(self, state: SchedulerState, authorized: Authorized, result: IterationResult, now_ns: int) -> SchedulerState:
         """Validate a result and return the successor state. Raises ContractError when the result breaks the contract."""
-        plan, members = authorized
-        require(validate_result(state, plan, members, result))
+        require(validate_result(state, authorized, result))
         after = advance(state, authorized, result, now_ns)
-        memory = self.policy.learn(self.workload, state, Completed(plan, members, result, now_ns))
+        memory = self.policy.learn(self.workload, state, Completed(authorized, result, now_ns))
         return after if memory is after.memory else after._replace(memory=memory)
 
 

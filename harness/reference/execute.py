@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.reference.contract import (
-    COMMITTED_AFTER,
     COMPLETED_END,
-    COMPUTED,
-    COMPUTED_AFTER,
     COMPUTED_BEFORE,
     EMITTED,
     EMITTED_AFTER,
@@ -18,19 +15,18 @@ from harness.reference.contract import (
     HANDLE,
     MAXIMUM,
     PLANNED_END,
-    PROMPT,
     RESIDENT,
-    RESIDENT_AFTER,
     RESULT_COLUMNS,
     TERMINAL,
+    Authorized,
     Int64,
     IterationResult,
     SchedulerState,
     Terminal,
+    occurs,
 )
-from harness.reference.results import IDENTITY, service_of
+from harness.reference.results import IDENTITY, clocks_of, service_of
 from harness.reference.tokens import Truth, tokens_at
-from harness.reference.validate import Authorized
 
 _ENDLESS = np.iinfo(np.int64).max
 _INJECTED = 1
@@ -69,9 +65,8 @@ def execute(
     ``tokens`` False only counts what is emitted. The first token comes with the last prompt row (F07); the last emitted one is never an
     input row, so a request that ends holds one row less than it has tokens.
     """
-    plan, members = authorized
+    plan, picked = authorized.plan, authorized.picked
     work = plan.work.cells
-    picked = members.cells.take(plan.work.at, axis=1)
     rows = np.zeros((RESULT_COLUMNS, work.shape[1]), np.int64)
     rows[:IDENTITY] = work[:IDENTITY]
     rows[PLANNED_END] = rows[COMPLETED_END] = work[END]
@@ -79,17 +74,14 @@ def execute(
         lost = np.isin(work[HANDLE], list(failing))
         rows[COMPLETED_END] = np.where(lost, work[RESIDENT], work[END])
         rows[FAILURE] = lost * _INJECTED
-    before, done = picked[COMPUTED], rows[COMPLETED_END]
-    computed = np.maximum(before, done)
-    emits = (computed > before) & (computed >= picked[PROMPT])
-    emitted = picked[EMITTED] + emits
-    rows[EMITTED_BEFORE], rows[EMITTED_AFTER] = picked[EMITTED], emitted
-    rows[COMPUTED_BEFORE], rows[COMPUTED_AFTER], rows[COMMITTED_AFTER], rows[RESIDENT_AFTER] = before, computed, computed, done
+    rows[COMPUTED_BEFORE : EMITTED_AFTER + 1] = clocks_of(picked, rows[COMPLETED_END])
+    emitted = rows[EMITTED_AFTER]
     natural = emitted >= truths.natural(work[HANDLE])
-    ended = emits & (natural | (emitted >= picked[MAXIMUM]))
-    if np.count_nonzero(ended):
-        rows[TERMINAL] = ended * np.where(natural, _STOP, _LENGTH)
-    debits, rebuilt = service_of(state, plan, members, rows)
+    ended = natural | (emitted >= picked[MAXIMUM])
+    emits = emitted > rows[EMITTED_BEFORE]
+    if occurs(ended):
+        rows[TERMINAL] = (ended & emits) * np.where(natural, _STOP, _LENGTH)
+    debits, rebuilt = service_of(state, authorized, rows)
     rows.flags.writeable = False
     ids = np.where(emits, truths.tokens(work[HANDLE], picked[EMITTED]), -1) if tokens else None
     return IterationResult(plan.decision_id, plan.input_state_version, rows, debits, rebuilt, ids)

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from harness.reference.contract import GENERATION, HANDLE, ORDER, PRIORITY, Int64, Phase, Table
+from harness.reference.contract import GENERATION, HANDLE, ORDER, PRIORITY, Int64, Phase, Table, occurs
 
+Bools = npt.NDArray[np.bool_]
 _COLUMN_FIELDS: Final = {"priority_rank": PRIORITY, "arrival_order": ORDER, "request_id": HANDLE, "request_generation": GENERATION}
 
 
@@ -47,14 +49,15 @@ def first_descent(keys: Int64) -> int:
     """Index of the first column that sorts before its left neighbour; -1 when the columns ascend (equal keys do not descend)."""
     if keys.shape[1] < 2:
         return -1
-    tied: Int64 | None = None
+    tied: Bools | None = None
     for row in keys:
-        step = row[1:] - row[:-1]
+        stays = row[1:] <= row[:-1]
         if tied is not None:
-            step = step * tied
-        if np.count_nonzero(step < 0):
-            return int((step < 0).argmax()) + 1
-        tied = (step == 0).astype(np.int64) if tied is None else tied * (step == 0)
-        if not np.count_nonzero(tied):
+            stays &= tied
+        if not occurs(stays):
             return -1
+        falls = stays & (row[1:] < row[:-1])
+        if occurs(falls):
+            return int(falls.argmax()) + 1
+        tied = stays
     return -1

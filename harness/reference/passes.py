@@ -26,6 +26,7 @@ from harness.reference.contract import (
     join,
     make_work,
     moves,
+    positions_of,
 )
 from harness.reference.keys import first_descent, order_keys
 from harness.reference.policy import Policy
@@ -88,10 +89,10 @@ class Draft:
         wants = running.limit - running.cells[RESIDENT]
         if cap:
             wants = np.minimum(wants, cap)
-        if np.count_nonzero(running.cells[READY]) < len(running):
+        if 0 in running.cells[READY].tolist():
             wants = wants * running.cells[READY]
         if order is None:
-            order = np.arange(len(running))
+            order = positions_of(running)
         else:
             wants = wants.take(order)
         total = int(np.add.reduce(wants))

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from harness.errors import Problem, UsageError
-from harness.reference.contract import Int64, IterationPlan, IterationResult, SchedulerState, Table, WorkloadManifest
+from harness.reference.contract import Authorized, Int64, IterationPlan, IterationResult, SchedulerState, Table, WorkloadManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,9 @@ class Card:
 
 
 class Completed(NamedTuple):
-    """One iteration that ran: its plan, the members it could choose from, its result, and when it ended."""
+    """One iteration that ran: what was authorized (``plan``, ``members``, ``picked``), its result, and when it ended."""
 
-    plan: IterationPlan
-    members: Table
+    authorized: Authorized
     result: IterationResult
     now_ns: int
 

@@ -28,13 +28,15 @@ from harness.reference.contract import (
     RESIDENT,
     RESIDENT_AFTER,
     TERMINAL,
+    Authorized,
     Int64,
     IterationPlan,
     IterationResult,
     Phase,
     SchedulerState,
-    Table,
+    occurs,
 )
+from harness.reference.keys import Bools
 from harness.reference.validate import refusal
 
 RESULT_CODES: Final = (
@@ -47,23 +49,23 @@ IDENTITY: Final = RESIDENT + 1
 _DECODE, _PREFILL = int(Phase.DECODE), int(Phase.PREFILL)  # comparing arrays with enum members costs microseconds
 
 
-def validate_result(state: SchedulerState, plan: IterationPlan, members: Table, result: IterationResult) -> list[Problem]:
+def validate_result(state: SchedulerState, authorized: Authorized, result: IterationResult) -> list[Problem]:
     """Hold a result against its plan; empty when the transition may publish it."""
+    plan = authorized.plan
     if result.decision_id != plan.decision_id or result.input_state_version != plan.input_state_version:
         return [refusal("stale_result", f"decision_id={result.decision_id}: decision and version are not those of the plan")]
     problems = list(_same_rows(plan, result))
     if not problems:
-        picked = members.cells.take(plan.work.at, axis=1)
-        problems += _clocks(plan, picked, result)
-        problems += _ends(picked, result)
-        problems += _service(state, plan, members, result)
+        problems += _clocks(plan, authorized.picked, result)
+        problems += _ends(authorized.picked, result)
+        problems += _service(state, authorized, result)
     return problems
 
 
-def service_of(state: SchedulerState, plan: IterationPlan, members: Table, rows: Int64) -> tuple[Int64, int]:
+def service_of(state: SchedulerState, authorized: Authorized, rows: Int64) -> tuple[Int64, int]:
     """Completed semantic service by client (2, clients), prefill and decode rows, and the rows that were only rebuilt (F53)."""
     done = rows[COMPLETED_END] - rows[RESIDENT]
-    phase = plan.work.cells[PHASE]
+    phase = authorized.plan.work.cells[PHASE]
     clients = state.service.shape[1]
     debits = np.zeros((2, clients), np.int64)
     mixed = np.count_nonzero(phase)  # Phase.DECODE is 0
@@ -71,9 +73,9 @@ def service_of(state: SchedulerState, plan: IterationPlan, members: Table, rows:
         total = int(np.add.reduce(done))
         decoded = total if not mixed else int(done @ (phase == _DECODE))
         prefilled = int(done @ (phase == _PREFILL)) if mixed else 0
-        debits[:, 0] = prefilled, decoded
+        debits[0, 0], debits[1, 0] = prefilled, decoded
         return debits, total - prefilled - decoded
-    client = members.cells[CLIENT].take(plan.work.at)
+    client = authorized.picked[CLIENT]
     # Row counts are far below 2^53, so the weighted (float) histogram is exact.
     debits[1] = np.bincount(client, done * (phase == _DECODE) if mixed else done, clients)
     if not mixed:
@@ -85,8 +87,10 @@ def service_of(state: SchedulerState, plan: IterationPlan, members: Table, rows:
 def _same_rows(plan: IterationPlan, result: IterationResult) -> Iterator[Problem]:
     rows, cells = result.rows, plan.work.cells
     if rows.shape[1] == cells.shape[1] and rows[:IDENTITY].tobytes() == cells[:IDENTITY].tobytes():
+        if rows[PLANNED_END].tobytes() == rows[COMPLETED_END].tobytes() == cells[END].tobytes():
+            return
         wrong = (rows[PLANNED_END] != cells[END]) | (rows[COMPLETED_END] > cells[END]) | (rows[COMPLETED_END] < cells[RESIDENT])
-        if np.count_nonzero(wrong):
+        if occurs(wrong):
             yield refusal("unplanned_completion", f"{_who(rows, wrong)}: completed beyond, before or beside the planned interval")
         return
     planned = cells[HANDLE].tolist()
@@ -101,47 +105,66 @@ def _same_rows(plan: IterationPlan, result: IterationResult) -> Iterator[Problem
         yield refusal("stale_result", "rows: not the generations, snapshots and starts the plan binds, in its order")
 
 
-def _who(rows: Int64, wrong: Int64) -> str:
+def _who(rows: Int64, wrong: Bools) -> str:
     return (
         f"request={int(rows[HANDLE, wrong.argmax()])} [{int(rows[RESIDENT, wrong.argmax()])}, {int(rows[COMPLETED_END, wrong.argmax()])})"
     )
 
 
+def clocks_of(picked: Int64, completed_end: Int64) -> Int64:
+    """Clocks (6, n) from COMPUTED_BEFORE to EMITTED_AFTER that intervals completed up to ``completed_end`` give (F07).
+
+    A rebuild ends at the computed frontier at most, everything else starts there: so computed is the greater of the two. An output comes
+    with each decode row and with the row that completes the prompt.
+    """
+    clocks = np.empty((6, picked.shape[1]), np.int64)
+    before, emitted = picked[COMPUTED], picked[EMITTED]
+    computed = np.maximum(before, completed_end)
+    clocks[0], clocks[1], clocks[2], clocks[3], clocks[4] = before, emitted, completed_end, computed, computed
+    clocks[5] = emitted + ((computed > before) & (computed >= picked[PROMPT]))
+    return clocks
+
+
+_CLOCK_CODES: Final = (
+    (COMPUTED_BEFORE, "computed_clock", "rows computed before"), (EMITTED_BEFORE, "output_clock", "outputs before"),
+    (RESIDENT_AFTER, "resident_clock", "resident rows after"), (COMPUTED_AFTER, "computed_clock", "rows computed after"),
+    (COMMITTED_AFTER, "computed_clock", "rows committed after"), (EMITTED_AFTER, "output_clock", "outputs after (F07)"),
+)  # fmt: skip
+
+
 def _clocks(plan: IterationPlan, picked: Int64, result: IterationResult) -> Iterator[Problem]:
-    rows = result.rows
-    before, end = picked[COMPUTED], rows[COMPLETED_END]
-    computed = np.maximum(before, end)  # a rebuild ends at the frontier at most, everything else starts there
-    wrong = (rows[COMPUTED_BEFORE] != before) | (rows[COMPUTED_AFTER] != computed) | (rows[COMMITTED_AFTER] != computed)
-    if np.count_nonzero(wrong):
-        yield refusal("computed_clock", f"{_who(rows, wrong)}: computed and committed are not what the completed rows give")
-    wrong = rows[RESIDENT_AFTER] != end
-    if np.count_nonzero(wrong):
-        yield refusal("resident_clock", f"{_who(rows, wrong)}: resident rows do not end where the completed interval ends")
-    emits = (computed > before) & (computed >= picked[PROMPT])
-    wrong = (rows[EMITTED_BEFORE] != picked[EMITTED]) | (rows[EMITTED_AFTER] != picked[EMITTED] + emits)
+    rows, end = result.rows, result.rows[COMPLETED_END]
+    clocks = clocks_of(picked, end)
+    if rows[COMPUTED_BEFORE : EMITTED_AFTER + 1].tobytes() != clocks.tobytes():
+        for column, code, what in _CLOCK_CODES:
+            wrong = rows[column] != clocks[column - COMPUTED_BEFORE]
+            if occurs(wrong):
+                yield refusal(code, f"{_who(rows, wrong)}: {what} are {int(clocks[column - COMPUTED_BEFORE, wrong.argmax()])}")
     if result.tokens is not None:
-        wrong |= (result.tokens >= 0) != emits
-    if np.count_nonzero(wrong):
-        yield refusal("output_clock", f"{_who(rows, wrong)}: emitted outputs or tokens are not what F07 gives")
+        wrong = (result.tokens >= 0) != (clocks[5] > clocks[1])
+        if occurs(wrong):
+            yield refusal("output_clock", f"{_who(rows, wrong)}: a token without an output, or an output without its token")
     wrong = (end < plan.work.cells[END]) & (rows[FAILURE] == 0)
-    if np.count_nonzero(wrong):
+    if occurs(wrong):
         yield refusal("unexplained_shortfall", f"{_who(rows, wrong)}: completed less than planned without a failure")
 
 
 def _ends(picked: Int64, result: IterationResult) -> Iterator[Problem]:
     rows = result.rows
     emitted, maximum, ended = rows[EMITTED_AFTER], picked[MAXIMUM], rows[TERMINAL] != 0
-    wrong = (emitted > maximum) | ((emitted == maximum) & ~ended)
-    if np.count_nonzero(wrong):
-        yield refusal("declared_maximum", f"{_who(rows, wrong)}: at or beyond the declared maximum and still alive")
-    if np.count_nonzero(ended):
+    reached = emitted >= maximum
+    if occurs(reached):
+        wrong = (emitted > maximum) | (reached & ~ended)
+        if occurs(wrong):
+            yield refusal("declared_maximum", f"{_who(rows, wrong)}: at or beyond the declared maximum and still alive")
+    if occurs(ended):
         wrong = ended & (emitted == rows[EMITTED_BEFORE]) & (rows[FAILURE] == 0)
-        if np.count_nonzero(wrong):
+        if occurs(wrong):
             yield refusal("terminal_without_token", f"{_who(rows, wrong)}: ended without a token or a failure")
 
 
-def _service(state: SchedulerState, plan: IterationPlan, members: Table, result: IterationResult) -> Iterator[Problem]:
-    debits, rebuilt = service_of(state, plan, members, result.rows)
+def _service(state: SchedulerState, authorized: Authorized, result: IterationResult) -> Iterator[Problem]:
+    debits, rebuilt = service_of(state, authorized, result.rows)
     if result.debits.tobytes() != debits.tobytes():
         yield refusal("service_debit", "debits: not what the completed rows add up to; planned work is no service")
     if result.recomputed_rows != rebuilt:

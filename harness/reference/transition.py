@@ -8,10 +8,6 @@ import numpy as np
 
 from harness.reference.contract import (
     CLIENT,
-    COMMITTED,
-    COMMITTED_AFTER,
-    COMPUTED,
-    COMPUTED_AFTER,
     EMITTED,
     EMITTED_AFTER,
     EMITTED_BEFORE,
@@ -24,13 +20,14 @@ from harness.reference.contract import (
     RESIDENT_AFTER,
     SNAPSHOT,
     TERMINAL,
+    Authorized,
     Int64,
     IterationResult,
     SchedulerState,
     Table,
     join,
+    positions_of,
 )
-from harness.reference.validate import Authorized
 
 
 def initial_state(memory: object = None) -> SchedulerState:
@@ -109,7 +106,7 @@ def advance(state: SchedulerState, authorized: Authorized, result: IterationResu
 
     Plan and result must have been validated. Raises ValueError when either belongs to another state version.
     """
-    plan, members = authorized
+    plan, members = authorized.plan, authorized.members
     if not plan.input_state_version == result.input_state_version == state.state_version:
         raise ValueError(f"input_state_version={plan.input_state_version}: the state is at {state.state_version}")
     cells, freed = _progress(members, plan.work.at, result.rows, now_ns)
@@ -120,7 +117,7 @@ def advance(state: SchedulerState, authorized: Authorized, result: IterationResu
         released += int(lost.resident.sum())
         suspended = join((_suspended(lost), suspended))
     service = state.service
-    if result.debits.any():
+    if result.recomputed_rows == 0 or result.debits.any():
         service = service + result.debits
         service.flags.writeable = False
     return SchedulerState(
@@ -133,10 +130,13 @@ def _progress(members: Table, at: Int64, rows: Int64, now_ns: int) -> tuple[Int6
     """Columns of the members after the completed rows, and how many KV rows came in."""
     cells = members.cells.copy()
     emits = rows[EMITTED_AFTER] > rows[EMITTED_BEFORE]
-    added = int((rows[RESIDENT_AFTER] - rows[RESIDENT]).sum())
-    cells[SNAPSHOT][at] += 1
-    for column, after in ((COMPUTED, COMPUTED_AFTER), (COMMITTED, COMMITTED_AFTER), (RESIDENT, RESIDENT_AFTER), (EMITTED, EMITTED_AFTER)):
-        cells[column][at] = rows[after]
+    added = int(np.add.reduce(rows[RESIDENT_AFTER] - rows[RESIDENT]))
+    if len(at) == len(members) and at.tobytes() == positions_of(members).tobytes():  # everybody ran: whole columns at once
+        cells[SNAPSHOT] += 1
+        cells[RESIDENT : EMITTED + 1] = rows[RESIDENT_AFTER : EMITTED_AFTER + 1]
+    else:
+        cells[SNAPSHOT][at] += 1
+        cells[RESIDENT : EMITTED + 1, at] = rows[RESIDENT_AFTER : EMITTED_AFTER + 1]
     cells[LAST_NS][at.compress(emits)] = now_ns
     return cells, added
 

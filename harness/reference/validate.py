@@ -7,7 +7,7 @@ fixture that passes and one that it refuses, and a test that enumerates them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from harness.reference.contract import (
     READY,
     RESIDENT,
     SNAPSHOT,
+    Authorized,
     Int64,
     IterationPlan,
     Ledger,
@@ -36,8 +37,10 @@ from harness.reference.contract import (
     Work,
     WorkloadManifest,
     eligible,
+    occurs,
+    pick,
 )
-from harness.reference.keys import first_descent, order_keys
+from harness.reference.keys import Bools, first_descent, order_keys
 from harness.reference.policy import Policy
 from harness.reference.projection import LEAKS
 
@@ -56,18 +59,11 @@ class ContractError(TrigpointError):
     exit_code = 3
 
 
-class Authorized(NamedTuple):
-    """A plan that passed, and the members its positions point to: the only thing execution takes."""
-
-    plan: IterationPlan
-    members: Table
-
-
 def authorize(policy: Policy, workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan) -> Authorized:
     """Validate and bind. Raises ContractError with every problem."""
     problems, members = _judge(policy, workload, state, plan)
     require(problems)
-    return Authorized(plan, members)
+    return Authorized.of(plan, members)
 
 
 def validate_plan(policy: Policy, workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan) -> list[Problem]:
@@ -94,7 +90,7 @@ def _judge(policy: Policy, workload: WorkloadManifest, state: SchedulerState, pl
     members = eligible(state, plan.preempt, plan.resume, plan.admit)
     problems = list(_reach(members, plan.work))
     if not problems:
-        picked = members.cells.take(plan.work.at, axis=1)
+        picked = pick(members, plan.work.at)
         problems += _binding(state, plan.work, picked)
         problems += _frontiers(plan.work, picked)
         problems += _intervals(members, plan.work)
@@ -134,9 +130,9 @@ def _check_move(name: str, move: Moves, queue: Table) -> Iterator[Problem]:
 
 
 def _reach(members: Table, work: Work) -> Iterator[Problem]:
-    at = work.at
-    if work.cells.shape[1] != len(at) or (len(at) and (int(at.min()) < 0 or int(at.max()) >= len(members))):
-        yield refusal("not_admitted", f"at={at.tolist()}: only {len(members)} members may run after this plan's intents")
+    at = work.at.tolist()
+    if work.cells.shape[1] != len(at) or (at and (min(at) < 0 or max(at) >= len(members))):
+        yield refusal("not_admitted", f"at={at}: only {len(members)} members may run after this plan's intents")
     elif len(set(work.cells[HANDLE].tolist())) != len(at):
         yield refusal("duplicate_member", f"work={work.cells[HANDLE].tolist()}: a request is selected twice")
 
@@ -160,22 +156,22 @@ def _binding(state: SchedulerState, work: Work, picked: Int64) -> Iterator[Probl
                 ended = code == "unknown_request" and int(work.cells[HANDLE, wrong[0]]) in state.finished.handle.tolist()
                 code = "terminal_request" if ended else code
                 yield refusal(code, f"{_where(wrong, work)}: {said} {int(picked[column, wrong[0]])}")
-    if np.count_nonzero(picked[READY]) < picked.shape[1]:
+    if 0 in picked[READY].tolist():
         yield refusal("unready_request", f"{_where((picked[READY] == 0).nonzero()[0], work)}: a dependency is not ready")
 
 
 def _frontiers(work: Work, picked: Int64) -> Iterator[Problem]:
-    computed = picked[COMPUTED]
-    wrong = (picked[COMMITTED] != computed) | (picked[RESIDENT] > computed) | (picked[RESIDENT] < 0)
-    if np.count_nonzero(wrong):
+    computed, resident = picked[COMPUTED], picked[RESIDENT]
+    if picked[COMMITTED].tobytes() != computed.tobytes() or occurs(resident > computed) or occurs(resident < 0):
+        wrong = (picked[COMMITTED] != computed) | (resident > computed) | (resident < 0)
         yield refusal("view_frontiers", f"{_where(wrong.nonzero()[0], work)}: committed = computed >= resident >= 0 does not hold")
-    prompt, emitted = picked[PROMPT], picked[EMITTED]
-    wrong = computed != np.where(emitted > 0, prompt + emitted - 1, np.minimum(computed, prompt - 1))
-    if np.count_nonzero(wrong):
-        yield refusal(
-            "decode_clock",
-            f"{_where(wrong.nonzero()[0], work)}: computed is not prompt + emitted - 1, or a prompt ended silently (F01, F03)",
-        )
+    # Rows computed beyond what the outputs account for: none while decoding, none or less before the first output.
+    beyond = computed - picked[PROMPT] - picked[EMITTED] + 1
+    if np.count_nonzero(beyond):
+        wrong = (beyond > 0) | ((beyond < 0) & (picked[EMITTED] > 0))
+        if occurs(wrong):
+            where = _where(wrong.nonzero()[0], work)
+            yield refusal("decode_clock", f"{where}: computed is not prompt + emitted - 1, or a prompt ended silently (F01, F03)")
 
 
 def _intervals(members: Table, work: Work) -> Iterator[Problem]:
@@ -183,7 +179,7 @@ def _intervals(members: Table, work: Work) -> Iterator[Problem]:
     limit = members.limit.take(work.at)
     phase = members.phase.take(work.at)
     wrong = (end <= start) | (end > limit)
-    if np.count_nonzero(wrong):
+    if occurs(wrong):
         yield from _wrong_ends(work, wrong, phase, limit)
     if work.cells[PHASE].tobytes() != phase.tobytes():
         bad = (work.cells[PHASE] != phase).nonzero()[0]
@@ -195,9 +191,9 @@ def _intervals(members: Table, work: Work) -> Iterator[Problem]:
         )
 
 
-def _wrong_ends(work: Work, wrong: Int64, phase: Int64, limit: Int64) -> Iterator[Problem]:
+def _wrong_ends(work: Work, wrong: Bools, phase: Int64, limit: Int64) -> Iterator[Problem]:
     decode = (phase == int(Phase.DECODE)) & (work.cells[END] > limit)
-    if np.count_nonzero(decode):
+    if occurs(decode):
         yield refusal("multi_row_decode", f"{_where(decode.nonzero()[0], work)}: an ordinary decode is one row (F04)")
     rest = (wrong & ~decode).nonzero()[0]
     if len(rest):
@@ -211,7 +207,7 @@ def freed_rows(state: SchedulerState, plan: IterationPlan) -> int:
 
 def _budgets(workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan) -> Iterator[Problem]:
     limit = workload.budgets
-    tokens, sequences = int(plan.work.widths.sum()), len(plan.work.at)
+    tokens, sequences = int(np.add.reduce(plan.work.widths)), len(plan.work.at)
     kv_rows = state.held_rows - freed_rows(state, plan) + tokens
     if tokens > limit.tokens:
         yield refusal("token_budget", f"tokens={tokens}: the budget is {limit.tokens} (F05)")

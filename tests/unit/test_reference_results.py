@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from harness.reference import contract as c
-from harness.reference.contract import IterationResult, Table, Terminal
+from harness.reference.contract import Authorized, IterationResult, Table, Terminal
 from harness.reference.execute import Truths, execute
 from harness.reference.results import RESULT_CODES, service_of, validate_result
 from harness.reference.tokens import Truth
 from harness.reference.transition import advance, arrive, initial_state, set_ready
-from harness.reference.validate import Authorized
 from tests.unit.test_reference_contract import PLAN, ROW_A, ROW_B, ROW_C, STATE, A, B, C, make_plan, make_state, member, table
 
-AUTHORIZED = Authorized(PLAN, STATE.running)
+AUTHORIZED = Authorized.of(PLAN, STATE.running)
 TRUTHS = Truths()
 for number, natural in ((A, None), (B, 2), (C, None)):
     TRUTHS.add(number, Truth(7, natural))
@@ -25,7 +24,7 @@ PLACE = {B: 0, C: 1, A: 2}
 
 
 def problems(result: IterationResult, authorized: Authorized = AUTHORIZED) -> set[str]:
-    return {problem.code for problem in validate_result(STATE, authorized.plan, authorized.members, result)}
+    return {problem.code for problem in validate_result(STATE, authorized, result)}
 
 
 def changed(who: int, /, **cells: int) -> IterationResult:
@@ -97,12 +96,12 @@ def short_members() -> Table:
 def test_one_broken_invariant_refuses_the_result(name: str) -> None:
     code, build = BAD_RESULTS[name]
     members = short_members() if code == "declared_maximum" else STATE.running
-    assert code in problems(build(), Authorized(PLAN, members))
+    assert code in problems(build(), Authorized.of(PLAN, members))
 
 
 def test_every_code_has_a_fixture_it_refuses_and_the_executed_result_has_none() -> None:
     assert {code for code, _ in BAD_RESULTS.values()} == set(RESULT_CODES)
-    authorized = Authorized(PLAN, short_members())
+    authorized = Authorized.of(PLAN, short_members())
     assert problems(execute(STATE, authorized, TRUTHS, tokens=True), authorized) == set()
 
 
@@ -118,9 +117,9 @@ def test_a_suspended_decode_rebuilds_without_new_output_or_service() -> None:
     state = make_state(ROW_A, ROW_B | {c.RESIDENT: 0, c.EPOCH: 1}, ROW_C, held=3)
     assert state.running.phase.tolist() == [c.Phase.PREFILL, c.Phase.REBUILD, c.Phase.DECODE]
     plan = make_plan(state, at=(2, 1), widths=(1, 3))
-    authorized = Authorized(plan, state.running)
+    authorized = Authorized.of(plan, state.running)
     result = execute(state, authorized, TRUTHS, tokens=True)
-    assert validate_result(state, plan, state.running, result) == []
+    assert validate_result(state, authorized, result) == []
     assert (result.debits.T.tolist(), result.recomputed_rows) == ([[0, 0], [0, 1]], 3)
     after = advance(state, authorized, result, 1)
     rebuilt = after.running.take(np.array([1]))
@@ -156,8 +155,8 @@ def test_readiness_changes_the_snapshot_so_that_older_plans_are_stale() -> None:
 
 
 def test_debits_of_many_clients_are_exact() -> None:
-    debits, rebuilt = service_of(STATE, PLAN, STATE.running, RESULT.rows)
+    debits, rebuilt = service_of(STATE, AUTHORIZED, RESULT.rows)
     one = STATE._replace(service=np.zeros((2, 1), np.int64))
-    everyone, _ = service_of(one, PLAN, table(*(row | {c.CLIENT: 0} for row in (ROW_A, ROW_B, ROW_C))), RESULT.rows)
+    everyone, _ = service_of(one, Authorized.of(PLAN, table(*(row | {c.CLIENT: 0} for row in (ROW_A, ROW_B, ROW_C)))), RESULT.rows)
     assert (debits.sum(axis=1).tolist(), rebuilt) == ([2, 2], 0)
     assert everyone[:, 0].tolist() == [2, 2]

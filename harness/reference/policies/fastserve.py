@@ -11,6 +11,7 @@ from harness.reference.contract import (
     COMPLETED_END,
     COMPUTED_AFTER,
     HANDLE,
+    PROMPT,
     RESIDENT,
     Int64,
     IterationPlan,
@@ -101,7 +102,7 @@ class FastServeShaped(Policy):
         rises = (done.now_ns - jobs[SINCE_NS] >= self.parameters["promote_ns"]).nonzero()[0]
         # The demotion distance looks ahead: a prompt not yet done sinks to a level whose quantum covers what is left of it.
         left = np.zeros(jobs.shape[1], np.int64)
-        left[at] = np.maximum(done.members.prompt.take(done.plan.work.at) - rows[COMPUTED_AFTER], 1)
+        left[at] = np.maximum(done.authorized.picked[PROMPT] - rows[COMPUTED_AFTER], 1)
         below = np.maximum(jobs[LEVEL].take(sinks) + 1, skip_join_level(left.take(sinks), quanta))
         jobs[LEVEL][sinks] = np.minimum(below, len(quanta) - 1)
         jobs[LEVEL][rises], jobs[SINCE_NS][rises] = 0, done.now_ns

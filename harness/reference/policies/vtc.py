@@ -106,10 +106,10 @@ class _Fair(Policy):
         """Charge, and note who left the queue."""
         memory = _counters(state.memory)
         charged = memory.charged + self.charge(state, done)
-        if not len(done.plan.admit.at):
+        if not len(done.authorized.plan.admit.at):
             return memory._replace(charged=charged)
-        after = _queued(state.waiting.without(done.plan.admit.at), len(charged))
-        clients = state.waiting.client.take(done.plan.admit.at).tolist()
+        after = _queued(state.waiting.without(done.authorized.plan.admit.at), len(charged))
+        clients = state.waiting.client.take(done.authorized.plan.admit.at).tolist()
         left = [client for client in clients if not after[client]]
         last = int((charged + memory.lift)[left[-1]]) if left else memory.last
         return Counters(charged, memory.lift, after, last)
@@ -147,8 +147,8 @@ class VtcShaped(_Fair):
     def charge(self, state: SchedulerState, done: Completed) -> Int64:
         """w_p for each prompt row of those who were let in, w_q for each output generated."""
         clients, rows = state.service.shape[1], done.result.rows
-        outputs = np.bincount(done.members.client.take(done.plan.work.at), rows[EMITTED_AFTER] - rows[EMITTED_BEFORE], clients)
-        return self.parameters["output_weight"] * outputs.astype(np.int64) + self._let_in(state, done.plan.admit, clients)
+        outputs = np.bincount(done.authorized.picked[CLIENT], rows[EMITTED_AFTER] - rows[EMITTED_BEFORE], clients)
+        return self.parameters["output_weight"] * outputs.astype(np.int64) + self._let_in(state, done.authorized.plan.admit, clients)
 
     def _let_in(self, state: SchedulerState, admit: Moves, clients: int) -> Int64:
         new = state.waiting.take(admit.at)
@@ -166,7 +166,7 @@ class CompletionReconciledVtc(_Fair):
 
     def charge(self, state: SchedulerState, done: Completed) -> Int64:
         """Weighted completed rows (F53); equals the provisional charge where everything completed."""
-        return self._weigh(service_of(state, done.plan, done.members, done.result.rows)[0])
+        return self._weigh(service_of(state, done.authorized, done.result.rows)[0])
 
     def provisional(self, state: SchedulerState, plan: IterationPlan, members: Table) -> Int64:
         """Predicted service of a plan by client (clients,): what ``C_select`` holds over ``W_done`` while the plan runs."""
