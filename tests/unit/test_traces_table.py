@@ -270,7 +270,7 @@ def test_names_and_failures_have_their_columns(tmp_path: Path) -> None:
 
 
 def test_sessions_wait_for_the_turn_before_and_know_what_they_extend(tmp_path: Path) -> None:
-    text = "at,in,out,chat,n\n0,10,5,a,1\n1,7,1,b,0\n2,15,5,a,2\n3,4,1,,0\n4,9,1,a,10\n5,4,1,,0\n"
+    text = "at,in,out,chat,n\n0,10,5,a,1\n1,7,1,b,0\n2,15,5,a,2\n3,4,1,,0\n4,9,1,a,10\n5,4,1,,\n"
     trace = csv(tmp_path, text, SESSIONS)
     turns = trace.turns
     assert turns is not None
@@ -301,6 +301,7 @@ def test_pauses_are_read_in_the_unit_of_the_arrivals_and_may_be_unknown(tmp_path
 
 def test_turns_that_repeat_or_go_back_are_refused(tmp_path: Path) -> None:
     assert faults(tmp_path, "at,in,out,chat,n\n0,1,1,a,1\n1,9,1,a,1\n", SESSIONS) == [("trace.turn", "t.csv:3")]
+    assert faults(tmp_path, "at,in,out,chat,n\n0,1,1,a,1\n1,9,1,a,\n", SESSIONS) == [("trace.missing", "t.csv:3")]
     assert faults(tmp_path, "at,in,out,chat,n\n1,1,1,a,1\n0,9,1,a,2\n", SESSIONS) == [("trace.turn_order", "t.csv:3")]
 
 

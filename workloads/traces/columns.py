@@ -122,12 +122,12 @@ def times(cells: Cells, unit: str, problems: ProblemList) -> Int64:
     return _convert(cells, lambda values: _within(_integers(values, shift), (1 << 63) - 1), time, problems)
 
 
-def pauses(cells: Cells, unit: str, problems: ProblemList) -> Int64:
-    """Lengths of time as ns (n,), -1 for a value that is null or empty."""
+def where_known(cells: Cells, convert: Callable[[Cells], Int64]) -> Int64:
+    """Values (n,) as ``convert`` makes them, -1 where the cell is null or empty."""
     known = pc.not_equal(pc.fill_null(cells.values.cast(pa.string()), ""), "")
     rows = np.flatnonzero(known.to_numpy(zero_copy_only=False))
     found = np.full(len(cells.values), -1, dtype=np.int64)
-    found[rows] = times(Cells(cells.name, cells.values.filter(known), lambda row: cells.line(int(rows[row]))), unit, problems)
+    found[rows] = convert(Cells(cells.name, cells.values.filter(known), lambda row: cells.line(int(rows[row]))))
     return found
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from workloads.schedule import Blocks, Bools, ClockKind, Int64, Labels, Ragged, Trace, Turns, frozen
-from workloads.traces.columns import Cells, Growing, counts, flags, int64_view, pauses, times
+from workloads.traces.columns import Cells, Growing, counts, flags, int64_view, times, where_known
 from workloads.traces.problems import CAP, ProblemList
 
 NS = 1_000_000_000
@@ -104,8 +104,10 @@ class TableRows:
             self._note_zones(cells)
             return times(cells, unit, self._problems)
         if role == "think":
-            return pauses(cells, "s" if unit == "iso" else unit, self._problems)
-        return counts(cells, self._problems, _TURN_LIMIT) if role == "turn" else counts(cells, self._problems)
+            return where_known(cells, lambda known: times(known, "s" if unit == "iso" else unit, self._problems))
+        if role == "turn":
+            return where_known(cells, lambda known: counts(known, self._problems, _TURN_LIMIT))
+        return counts(cells, self._problems)
 
     def _note_zones(self, cells: Cells) -> None:
         """Remember the first row whose stamp has a zone, and the first without."""
@@ -187,8 +189,17 @@ class TableRows:
         history = self._rules.history
         if history is None:
             return None
-        session = _alone(_coded(self._names["session"])[1])
+        codes = _coded(self._names["session"])[1]
+        session = _alone(codes)
         number = columns.get("turn", np.arange(self._rows, dtype=np.int64))
+        unnumbered = np.flatnonzero((number < 0) & (codes >= 0))
+        for row in unnumbered[: CAP + 1].tolist():
+            what = f"{self._mapped['turn']}: nothing stands there, so the place of this row in its session is unknown"
+            self._problems.add(
+                "trace.missing", what, "restore the number, or map no turn and let the order of the file count", self._line(row)
+            )
+        if len(unnumbered):
+            return None  # refused
         order = np.lexsort((number, session))
         follows = session[order[1:]] == session[order[:-1]]
         later, before = order[1:][follows], order[:-1][follows]
