@@ -150,12 +150,14 @@ class Reuse:
     """Input tokens that could have come from a prefix cache, and those that did.
 
     ``possible`` by block size (text): the best a cache of that block size and without limit could do over the requests sent. ``realised``:
-    what the server says; ``source`` names its words for it.
+    what the server says; ``source`` names its words for it. ``cache``: whether the server has its prefix cache on, off, or did not tell
+    (unknown).
     """
 
     possible: Mapping[str, Tally]
     realised: Tally
     source: str
+    cache: str = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,5 +147,9 @@ def add_reuse(parts: Iterable[Reuse]) -> Reuse:
     found = list(parts)
     shared: list[Mapping[str, Tally]] = [p.possible for p in found]
     sizes = [b for b in shared[0] if all(b in p for p in shared)] if shared else []
-    sources = " | ".join(dict.fromkeys(p.source for p in found if p.source))
-    return Reuse({b: add_tallies(p[b] for p in shared) for b in sizes}, add_tallies(p.realised for p in found), sources)
+    possible = {size: add_tallies(p[size] for p in shared) for size in sizes}
+    return Reuse(possible, add_tallies(p.realised for p in found), _words(p.source for p in found), _words(p.cache for p in found))
+
+
+def _words(found: Iterable[str]) -> str:
+    return " | ".join(dict.fromkeys(word for word in found if word))

@@ -15,6 +15,8 @@ from harness.record.reader import RunRecord
 BLOCKS = (1, 16)
 """Block sizes that reuse is stated for beside the engine's own: 1, a cache that can share any beginning, and 16, vLLM's default on GPU."""
 
+ON = {True: "on", False: "off", None: "unknown"}
+
 NOT_PLANNED = "the record does not say which beginnings its prompts share"
 BY_USAGE, BY_BOTH, BY_COUNTER = "usage", "usage, held against the server's counter", "server counter"
 
@@ -56,7 +58,7 @@ class Cache:
     ``sent``: handed to the socket; ``shared``/``length``: tokens of the prompt that an earlier one of the schedule begins with, and all of
     them (MISSING when not recorded); ``template``: tokens that a chat template adds to every prompt alike, beyond ``shared`` (MISSING when
     there is one of unknown length); ``cached``: tokens that the server took from its cache, MISSING where nobody can tell. ``total``:
-    their sum over the run and its ``source``, or the reason why there is none.
+    their sum over the run and its ``source``, or the reason why there is none. ``on``: whether the server says that it caches.
     """
 
     sent: Bools
@@ -67,6 +69,7 @@ class Cache:
     block: int | None
     total: Tally
     source: str
+    on: bool | None = None
 
 
 def read_cache(record: RunRecord, clocks: Clocks) -> Cache:
@@ -91,6 +94,7 @@ def read_cache(record: RunRecord, clocks: Clocks) -> Cache:
         block=engine_block(record),
         total=total,
         source=source,
+        on=caching(record),
     )
 
 
@@ -115,7 +119,7 @@ def reuse_of(cache: Cache, rows: Bools | None = None) -> Reuse:
     """
     some = cache.sent if rows is None else cache.sent & rows
     possible = {str(b): _possible(cache, some, b) for b in sorted({*BLOCKS, *([cache.block] if cache.block else [])})}
-    return Reuse(possible, cache.total if rows is None else _share(cache, some), cache.source)
+    return Reuse(possible, cache.total if rows is None else _share(cache, some), cache.source, ON[cache.on])
 
 
 def _possible(cache: Cache, some: Bools, block: int) -> Tally:

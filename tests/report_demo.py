@@ -138,7 +138,7 @@ def tokens(n: int) -> Tokens:
 
 def reuse(n: int, realised: int | None) -> Reuse:
     why = "" if realised is not None else "the server's counter does not say whose they are"
-    return Reuse({"1": Tally(9 * n, n), "16": Tally(8 * n, n)}, Tally(realised, n, why), "server counter")
+    return Reuse({"1": Tally(9 * n, n), "16": Tally(8 * n, n)}, Tally(realised, n, why), "server counter", "on")
 
 
 def sent(waiting: int) -> Sent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis.gates.registry import Finding, RunContext, gate, judge, number, unknown
 from analysis.model import Claim
 from analysis.planned import MISSING
-from analysis.reuse import BY_COUNTER, Cache, caching, read_cache, reusable
+from analysis.reuse import BY_COUNTER, Cache, read_cache, reusable
 from analysis.samples import AbsentError, counter_delta, need
 
 SMALLEST_BLOCK = 16
@@ -54,8 +54,7 @@ def _words(cache: Cache, total: int) -> str:
 
 def _shared(context: RunContext, cache: Cache) -> Finding:
     """Sharing was planned: hold what was realised between 0 and what was there."""
-    on = caching(context.record)
-    if on is False and cache.total.value is None:
+    if cache.on is False and cache.total.value is None:
         return judge(True, "sharing planned, and the server's prefix cache is off", cached=number(0, 0, "tokens"))
     total = _realised(cache)
     shared, length = cache.shared[cache.sent], cache.length[cache.sent]
@@ -69,8 +68,8 @@ def _shared(context: RunContext, cache: Cache) -> Finding:
         return judge(True, f"{words}; warm, so earlier contents may be hit too", **measured)
     if total > most:
         return _beyond(context, cache, f"{words}; at most {most} were shared, so some came from elsewhere", measured)
-    if on is False or total > 0 or best == 0:
-        return judge(True, words + ("; the server's prefix cache is off" if on is False else ""), **measured)
+    if cache.on is False or total > 0 or best == 0:
+        return judge(True, words + ("; the server's prefix cache is off" if cache.on is False else ""), **measured)
     return unknown(f"{words}: none was realised, by a cache too small or by prompts that did not arrive as planned", **measured)
 
 

@@ -121,10 +121,10 @@ def _reuse(cells: Cells) -> Table:
     found = [(cell, add_tokens(p.tokens for p in proofs), add_reuse(p.reuse for p in proofs)) for cell, proofs in cells]
     sizes = _sizes(reuse for _, _, reuse in found)
     rows = tuple(_reuse_row(cell, tokens, reuse, sizes) for cell, tokens, reuse in found)
-    header = ("Cell", "Input sent", *(f"Possible, blocks of {size}" for size in sizes), "Realised", "Of the input", "Said by")
+    header = ("Cell", "Input sent", *(f"Possible, blocks of {size}" for size in sizes), "Realised", "Of the input", "Said by", "Its cache")
     note = "Possible: an infinite cache over the prompts sent, whole blocks, never all of a prompt. Realised: what the server says it took."
     why = [f"{word}: {clean(t.reason)}" for _, _, r in found for word, t in _named(r) if t.reason]
-    return Table(REUSE, header, rows, frozenset(range(1, len(header) - 1)), _noted(note, why))
+    return Table(REUSE, header, rows, frozenset(range(1, len(header) - 2)), _noted(note, why))
 
 
 def _named(reuse: Reuse) -> Iterable[tuple[str, Tally]]:
@@ -147,7 +147,7 @@ def _reuse_row(cell: CellAnalysis, tokens: Tokens, reuse: Reuse, sizes: Sequence
     if reuse.realised.value is not None and tokens.input_sent.value:
         share = percent(reuse.realised.value / tokens.input_sent.value)
     possible = (_tally(reuse.possible[size]) if size in reuse.possible else "" for size in sizes)
-    return (clean(cell.cell), _tally(tokens.input_sent), *possible, _tally(reuse.realised), share, clean(reuse.source))
+    return (clean(cell.cell), _tally(tokens.input_sent), *possible, _tally(reuse.realised), share, clean(reuse.source), clean(reuse.cache))
 
 
 def _chains(runs: Sequence[tuple[RunAnalysis, Sent]]) -> tuple[Table, ...]:

@@ -105,3 +105,8 @@ def test_a_client_has_its_share_only_where_usage_says_so() -> None:
 def test_a_server_that_states_nonsense_for_its_block_is_not_believed() -> None:
     for value in (0, -4, "16", True, None):
         assert set(reuse(run([0], server_block_size=value)).possible) <= {"1", "16"}
+
+
+def test_whether_the_server_caches_is_what_it_says() -> None:
+    assert [reuse(run([0], server_prefix_caching=on)).cache for on in (True, False, None, "yes")] == ["on", "off", "unknown", "unknown"]
+    assert reuse(run([0])).cache == "unknown"

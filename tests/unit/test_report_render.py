@@ -39,7 +39,7 @@ def hostile(text: str) -> CampaignAnalysis:
     lost, proof = Tally(None, 1, text), run.sent
     assert proof is not None
     chain = {"name": text, text: text, "effect": {"before": {text: {text: text}}, "after": {text: {text: 1.0}}, text: text}}
-    reuse = Reuse({"1": lost, "16": Tally(1, 1)}, lost, text)
+    reuse = Reuse({"1": lost, "16": Tally(1, 1)}, lost, text, text)
     never = dataclasses.replace(proof.arrivals[0], not_due={text: 1}, planned_stream=Stream(1, 1.0, None, {text: None}))
     proof = dataclasses.replace(proof, arrivals=(never,), server={"input": lost, "output": lost}, reuse=reuse, transforms=(chain,))
     own = {**GROUPS[0].figures, "ttft_p50": dataclasses.replace(GROUPS[0].figures["ttft_p50"], value=None, status="unknown", reason=text)}

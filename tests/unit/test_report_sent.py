@@ -52,7 +52,7 @@ def test_tokens_stand_beside_each_other_by_witness_and_lacks_are_named() -> None
 def test_possible_and_realised_reuse_stand_side_by_side() -> None:
     table = titled(sent_tables(campaign(), MS), "Prefix reuse")
     assert table.header[2:5] == ("Possible, blocks of 1", "Possible, blocks of 16", "Realised")
-    assert table.rows[0][2:] == ("7200 (800)", "6400 (800)", "3200 (800)", "26.7 %", "server counter")
+    assert table.rows[0][2:] == ("7200 (800)", "6400 (800)", "3200 (800)", "26.7 %", "server counter", "on")
 
 
 def test_the_chain_shows_what_each_step_changed_and_runs_that_agree_share_a_row() -> None:
