@@ -42,8 +42,9 @@ class EndKind(StrEnum):
     DRAIN_END = "drain_end"
     """Unfinished when the drain ended; the client closed it."""
     NEVER_SENT = "never_sent"
-    """Its arrival never came because the run ended first, or the worker died."""
+    """The run ended before it came due, or the load was stopped. Its arrival stands in the record when the plan set it, behind the run's
+    end; a request that waits for others has none."""
     NEVER_DUE = "never_due"
-    """A turn of a session whose earlier turn did not complete; it had no arrival, belongs to no cohort and is counted apart."""
+    """A request that waits for others, one of which did not complete; it had no arrival, belongs to no cohort and is counted apart."""
     CLIENT_FAULT = "client_fault"
-    """Our own failure; invalidates the replicate."""
+    """Our own failure, a lost worker among them; invalidates the replicate."""

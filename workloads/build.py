@@ -50,7 +50,7 @@ def build_schedule(
     Raises UsageError with all problems of the first stage that has any: the plan, the trace, its chain, sessions and tenants, the rows
     (nothing to send, lengths that do not fit the model or the output control), the prompts.
     """
-    found = _resolve(plan, load_trace(plan.trace, search_path) if plan.trace else None, chat_overhead)
+    found = _resolve(plan, load_trace(plan.trace, search_path, plan.seed) if plan.trace else None, chat_overhead)
     overhead = chat_overhead if plan.api == "chat" else 0
     added = tokens.added_tokens if plan.api == "completions" and plan.prompts.source != "random-ids" and server_adds_bos else 0
     rows, texts = found.rows.trace, None

@@ -91,9 +91,6 @@ def _check_loop(plan: WorkloadPlan) -> list[Problem]:
         what = f"arrivals.process={plan.arrivals.process}: users of a closed loop send when they have an answer, by no process"
         remedy = "use trace to play every row, or constant, whose rate x horizon says how many requests are made ready"
         problems.append(Problem("workload.closed_arrivals", what, remedy))
-    if plan.loop == "closed" and plan.cancellations is not None:
-        what = "cancellations: a user of a closed loop whose request is given up would never send again, so the load would die away"
-        problems.append(Problem("workload.closed_cancellations", what, "use loop open or partly_open"))
     if plan.loop == "partly_open" and plan.trace is None:
         what = "loop=partly_open: drawn lengths have no sessions, whose later turns could wait"
         problems.append(Problem("workload.no_sessions", what, "use loop open, or a trace with sessions"))

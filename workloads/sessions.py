@@ -8,12 +8,17 @@ import numpy as np
 
 from harness.burstiness import NS_PER_S
 from harness.errors import UsageError
-from workloads.plan import SessionPlan
+from workloads.plan import SessionPlan, WorkloadPlan
 from workloads.schedule import Int64, Ragged, Trace, Turns, frozen
 from workloads.transforms.contract import numbered, select, sessions_of, starts_of, to_ns
 
 Said = dict[str, object]
 """What a stage says of itself, for its entry in the log."""
+
+
+def failed_pause_ns(plan: WorkloadPlan) -> int | None:
+    """Least pause after a request without a complete answer, for users who go on all the same; None: nothing follows such a request."""
+    return FAILED_PAUSE_NS if plan.loop == "closed" else None
 
 
 def limit_turns(rows: Trace, turns: Turns, most: int) -> Trace:
@@ -86,6 +91,11 @@ def waiting(rows: Trace, turns: Turns, plan: SessionPlan) -> tuple[Trace, Said]:
     arrival = accumulate(rows.arrival_ns, turns.after, np.where(waits, think, 0))
     return replace(rows, arrival_ns=frozen(arrival), turns=replace(turns, think_ns=frozen(np.where(waits, think, -1)))), said
 
+
+FAILED_PAUSE_NS = NS_PER_S
+"""Least pause of a closed loop's user after a request without a complete answer, 1 s: about what client libraries wait before they try
+again. Without it, users of a server that refuses them would spend all rows within milliseconds, and nobody would be left when it
+answers again."""
 
 USER_SPREAD_NS = NS_PER_S
 """Users of a closed loop start evenly over this time, or over one think time where that is longer: together they would be one burst that

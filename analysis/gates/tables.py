@@ -30,11 +30,14 @@ def inside(record: RunRecord, t: Int64) -> Bools:
 
 def windowed(record: RunRecord, source: str, metric: str) -> Floats:
     """All host samples of a metric inside the measured window, labels pooled. Raises AbsentError when there is none."""
-    found = series(record.host, source, metric)
-    values = [v[inside(record, t)] for t, v in found.values()]
-    pooled = np.concatenate(values) if values else np.empty(0)
+    pooled = np.concatenate([*by_label(record, source, metric).values(), np.empty(0)])
     need(len(pooled) > 0, f"{source}.{metric} has no sample in the measured window")
     return np.asarray(pooled, dtype=np.float64)
+
+
+def by_label(record: RunRecord, source: str, metric: str) -> dict[str, Floats]:
+    """Host samples of a metric inside the measured window by label, "" for none; a label may have none there."""
+    return {label: v[inside(record, t)] for label, (t, v) in series(record.host, source, metric).items()}
 
 
 def shares(record: RunRecord, source: str, metric: str) -> dict[str, float]:

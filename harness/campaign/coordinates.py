@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.record.coordinates import RUN_COORDINATES, Coordinate, Known, NotApplicable, RunCoordinates, Unknown
 from harness.record.facts import Fact, Facts
-from harness.record.spec import RunSpec
+from harness.record.spec import RunSpec, WorkloadSpec
 
 NO_GPU = "none"
 
@@ -46,7 +46,7 @@ def _declared(spec: RunSpec) -> dict[str, Coordinate]:
         # Rows kept depend on the window, which is a coordinate of its own; the chain is compared by its parameters.
         "workload.transforms": _say([_parameters(t) for t in workload.transforms]),
         "workload.arrivals": _say(dict(workload.arrivals)),
-        "workload.loop": _say(workload.loop if workload.users is None else f"{workload.loop}, {workload.users} users"),
+        "workload.loop": _say(_loop(workload)),
         "workload.prompts": _say(dict(workload.prompts)),
         "workload.api": _say(workload.api),
         "workload.output_length": _say({"control": workload.output_length, "max_tokens": workload.max_tokens}),
@@ -61,6 +61,12 @@ def _declared(spec: RunSpec) -> dict[str, Coordinate]:
         "client.concurrency": _say(spec.concurrency_cap if spec.concurrency_cap is not None else "unlimited"),
         "client.placement": _say({role: list(cpus) for role, cpus in spec.placement.items()}),
     }
+
+
+def _loop(workload: WorkloadSpec) -> str:
+    users = "" if workload.users is None else f", {workload.users} users"
+    pause = "" if workload.failed_pause_ns is None else f", {workload.failed_pause_ns / 1e9:g} s after a failure"
+    return f"{workload.loop}{users}{pause}"
 
 
 def _parameters(transform: Mapping[str, Any]) -> dict[str, Any]:

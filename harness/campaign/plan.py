@@ -14,6 +14,7 @@ from harness.record.schema import SCHEDULE, TRUTH
 from harness.replay.contract import ReplayPlan
 from harness.runtimes.contract import Target
 from harness.wire import PROTOCOLS
+from workloads import failed_pause_ns
 from workloads.schedule import Int64, Labels, Schedule, Turns
 
 
@@ -94,6 +95,7 @@ def replay_plan(
         spool_cpus=tuple(run.placement.get("spool", ())),
         after=None if schedule.turns is None else schedule.turns.after,
         think_ns=None if schedule.turns is None else schedule.turns.think_ns,
+        failed_pause_ns=failed_pause_ns(run.workload),
         cancel_after_ns=schedule.cancel_after_ns,
         workers=run.workers,
     )

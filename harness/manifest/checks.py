@@ -163,6 +163,9 @@ def _varied(replicates: Replicates, workload: Workload) -> Findings:
 
 
 def _client(client: Client) -> Findings:
+    if client.concurrency_cap is not None and client.fleet is not None and client.fleet.workers > 1:
+        what = f"={client.concurrency_cap}: a cap is one queue, and each of the {client.fleet.workers} workers would have its own"
+        yield Finding("cap_workers", ("client", "concurrency-cap"), what, "use one worker, or no cap")
     for name in ("cpus", "server_cpus", "spool_cpus"):
         cores = getattr(client, name)
         if len(set(cores)) != len(cores):

@@ -11,6 +11,7 @@ from harness.errors import UsageError
 from harness.manifest.later import not_yet
 from harness.manifest.load import LoadedManifest, resolved_form
 from harness.manifest.pins import declared, merge_pins
+from harness.manifest.playable import unplayable
 from harness.manifest.resolve import load_points, plan_workload, slices_by_replicate, to_rank, to_slo, to_slo_classes, to_window
 from harness.manifest.schema import Arm, Manifest
 from harness.manifest.slices import Slice
@@ -80,8 +81,8 @@ def expand(loaded: LoadedManifest) -> Campaign:
     """Resolve a manifest into its runs.
 
     The same replicate index means the same workload for every arm (runs pair by trace). Interleaved: blocks of one server start of every
-    cell, cells in an order drawn per block; sequential: cell after cell. Raises UsageError (``not_yet``, ``window_too_short``) with every
-    problem at once.
+    cell, cells in an order drawn per block; sequential: cell after cell. Raises UsageError (``not_yet``, ``window_too_short``, what
+    ``workloads`` would refuse) with every problem of the first kind that has any.
     """
     problems = not_yet(loaded)
     if problems:
@@ -94,6 +95,9 @@ def expand(loaded: LoadedManifest) -> Campaign:
     order = list(_order(manifest, points))
     names = declared(manifest.arms, manifest.pins)
     runs = tuple(_run(i, loaded, cell, r, slices, names[cell.arm_name]) for i, (cell, r) in enumerate(order))
+    problems = unplayable(loaded, runs[0].workload)  # runs differ in seed, load and window only
+    if problems:
+        raise UsageError(*problems)
     waivers = _waivers(manifest)
     resolved = resolved_form(manifest) | {"name": loaded.name}
     return Campaign(loaded.name, loaded.digest, manifest.question, loaded.path, loaded.text, resolved, runs, waivers, to_rank(manifest))

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from harness.manifest.expand import Campaign, PlannedRun
 from harness.record import spec
+from workloads import failed_pause_ns
 
 _CARRIED = (
     "cell", "arm", "load", "replicate", "server_start", "estimand", "pins", "slo", "slo_classes", "window", "replication", "rank",
@@ -69,6 +70,7 @@ def _sent(run: PlannedRun, transforms: tuple[dict[str, Any], ...]) -> dict[str, 
         "arrivals": run.workload.arrivals.model_dump(),
         "loop": run.loop,
         "users": run.workload.users,
+        "failed_pause_ns": failed_pause_ns(run.workload),
         "sessions": _dumped(run.workload.sessions),
         "tenants": {t.name: t.model_dump(exclude={"name"}) | {"weight": run.weights[t.name]} for t in run.workload.tenants},
         "cancellations": _dumped(run.workload.cancellations),

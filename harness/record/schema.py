@@ -65,7 +65,9 @@ TRUTH = pa.schema(
 REQUESTS = pa.schema(
     [
         pa.field("request_id", pa.int64(), nullable=False),
-        pa.field("arrival_ns", pa.int64()),  # when it came due; null: a turn that never did, because an earlier one did not complete
+        # When it came due. Null: it waits for others, and one of them did not end as planned, the run ended before its turn, or the
+        # worker that knew its arrival was lost.
+        pa.field("arrival_ns", pa.int64()),
         pa.field("send_ns", pa.int64()),  # first byte handed to the socket
         pa.field("headers_ns", pa.int64()),  # response head parsed
         pa.field("end_ns", pa.int64()),  # the exchange ended

@@ -44,13 +44,13 @@ class Agenda:
         """Whether some other request waits for the end of this one."""
         return self._waits.followed(request)
 
-    def completed(self, request: int, end_ns: int) -> None:
-        """Let those that waited for this end last come due."""
-        for entry in self._waits.completed(request, end_ns):
+    def ended(self, request: int, end_ns: int, pause_ns: int = 0) -> None:
+        """Let those that waited for this end last come due, ``pause_ns`` after it at the soonest."""
+        for entry in self._waits.ended(request, end_ns, pause_ns):
             heapq.heappush(self._ready, entry)
 
     def lost(self, request: int) -> list[int]:
-        """Take everything that can no longer come due because ``request`` did not complete."""
+        """Take everything that can no longer come due because ``request`` did not end as planned."""
         return self._waits.lost(request)
 
     def rest(self) -> list[tuple[int, int | None]]:

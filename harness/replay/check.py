@@ -44,6 +44,9 @@ def _coordinates(plan: ReplayPlan) -> Iterator[Problem]:
         yield Problem("plan_protocol", f"protocol={plan.protocol!r} is not one of {sorted(PROTOCOLS)}", "use one of those")
     if plan.concurrency_cap is not None and plan.concurrency_cap < 1:
         yield Problem("plan_cap", f"concurrency_cap={plan.concurrency_cap}: nothing would be sent", "use 1 or more, or none")
+    if plan.failed_pause_ns is not None and plan.failed_pause_ns < 0:
+        what = f"failed_pause_ns={plan.failed_pause_ns}: a request would arrive before the end it waits for"
+        yield Problem("plan_pause", what, "use 0 or more, or none")
     if plan.workers < 1:
         yield Problem("plan_workers", f"workers={plan.workers}: nobody would send", "use 1 or more")
     if plan.concurrency_cap is not None and plan.workers > 1:
@@ -78,5 +81,5 @@ def _in_circles(plan: ReplayPlan) -> list[int]:
     waits = Waits(plan.after, [0] * len(plan.bodies))
     ended = [i for i in range(len(plan.bodies)) if i not in waits]
     while ended:
-        ended += [follower for _, follower in waits.completed(ended.pop(), 0)]
+        ended += [follower for _, follower in waits.ended(ended.pop(), 0)]
     return waits.rest()

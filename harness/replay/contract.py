@@ -17,6 +17,9 @@ class ReplayPlan:
     ``after`` lists for each request those whose end it waits for; such a request arrives ``think_ns`` after the last of them completed
     (``complete`` or ``client_stop``); its own ``arrival_ns`` is the planner's guess and unused. It ends as ``never_due`` when one of them
     ended otherwise or was never due itself, and as ``never_sent`` when the drain's end came before its turn: both without an arrival.
+    ``failed_pause_ns``, when given, lets it follow any end, as a user of a closed loop goes on whatever became of the last request: at
+    least this long after an end without a complete answer, since a refused connection ends within microseconds and a user without think
+    time would otherwise send as fast as a core allows. N users fail at most N times in such a pause.
     ``cancel_after_ns`` (n,): from its arrival, -1 never; a request that has not ended by then is closed as ``cancelled``.
     ``workers`` processes share the requests, sessions undivided.
     ``end_ns``: drain end, when whatever is open is closed and marked ``drain_end``. ``headers`` are sent and never recorded.
@@ -41,6 +44,7 @@ class ReplayPlan:
     warm_connections: int = 8
     after: Ragged | None = None
     think_ns: Int64 | None = None
+    failed_pause_ns: int | None = None
     cancel_after_ns: Int64 | None = None
     workers: int = 1
 

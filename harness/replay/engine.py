@@ -57,8 +57,8 @@ SENT, ENDED, IN_FLIGHT, FAILED = range(4)
 class Engine:
     """Sends on absolute deadlines, whether the clock or the end of another request set them. ``done``: every offered request has ended.
 
-    A request that waits for others ends as never_due when one of them does not complete, and as never_sent when the run ends before it
-    came due; both without an arrival.
+    A request that waits for others ends as never_due when one of them does not complete (unless the plan lets it follow any end), and as
+    never_sent when the run ends before it came due; both without an arrival.
     """
 
     def __init__(
@@ -275,8 +275,9 @@ class Engine:
         self._see_if_done()
 
     def _follow(self, exchange: Exchange) -> None:
-        if exchange.completed() and exchange.end_ns is not None:
-            self._agenda.completed(exchange.request_id, exchange.end_ns - self._epoch_ns)
+        pause_ns = 0 if exchange.completed() else self.plan.failed_pause_ns
+        if pause_ns is not None and exchange.end_ns is not None:
+            self._agenda.ended(exchange.request_id, exchange.end_ns - self._epoch_ns, pause_ns)
             self._rearm()
             return
         for request_id in self._agenda.lost(exchange.request_id):

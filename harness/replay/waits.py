@@ -14,12 +14,12 @@ class Waits:
     the last of their ends to its arrival.
     """
 
-    __slots__ = ("_followers", "_latest_ns", "_left", "_think_ns")
+    __slots__ = ("_followers", "_free_ns", "_left", "_think_ns")
 
     def __init__(self, after: Ragged | None, think_ns: Sequence[int]) -> None:
         self._think_ns = think_ns
         self._left: dict[int, int] = {}  # waiting request -> predecessors that have not ended
-        self._latest_ns: dict[int, int] = {}
+        self._free_ns: dict[int, int] = {}  # its earliest arrival, as far as ends are known
         self._followers: dict[int, list[int]] = {}
         for request in range(0 if after is None else len(after)):
             before = set(after.row(request).tolist()) if after is not None else ()
@@ -36,17 +36,21 @@ class Waits:
         """Whether some other request waits for its end."""
         return request in self._followers
 
-    def completed(self, request: int, end_ns: int) -> list[tuple[int, int]]:
-        """Take the (arrival, id) of each request that waited for this end last: the latest end it waited for plus its think time."""
+    def ended(self, request: int, end_ns: int, pause_ns: int = 0) -> list[tuple[int, int]]:
+        """Take the (arrival, id) of each request that waited for this end last: the latest end it waited for plus its think time.
+
+        ``pause_ns``: none of them arrives sooner than this after ``end_ns``, however short its think time.
+        """
         due = []
         for follower in self._followers.pop(request, ()):
             if follower not in self._left:
                 continue  # lost with another of its predecessors
-            self._latest_ns[follower] = max(end_ns, self._latest_ns.get(follower, end_ns))
+            free_ns = end_ns + max(self._think_ns[follower], pause_ns)
+            self._free_ns[follower] = max(free_ns, self._free_ns.get(follower, free_ns))
             self._left[follower] -= 1
             if self._left[follower] == 0:
                 del self._left[follower]
-                due.append((self._latest_ns.pop(follower) + self._think_ns[follower], follower))
+                due.append((self._free_ns.pop(follower), follower))
         return due
 
     def lost(self, request: int) -> list[int]:

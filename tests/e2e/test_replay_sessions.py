@@ -16,7 +16,7 @@ from harness.record.schema import EventKind
 from harness.replay.dialer import Address
 from harness.replay.engine import Engine
 from harness.replay.frames import FrameReader, RawExchange
-from tests.e2e.replaying import CLOCK, MS, hostile, plan, replay, waiting
+from tests.e2e.replaying import CLOCK, MS, hostile, plan, replay, rows, start, waiting
 from tests.e2e.test_replay_hostile import EXPECTED
 
 pytestmark = pytest.mark.e2e
@@ -77,6 +77,36 @@ def test_a_closed_loop_keeps_its_users_and_no_more_in_flight(port: int, tmp_path
     changes = sorted([(r["arrival_ns"], 1) for r in got] + [(r["end_ns"], -1) for r in got])
     assert max(np.cumsum([change for _, change in changes])) == users
     assert min(np.cumsum([change for _, change in changes])) == 0
+
+
+def test_users_of_a_closed_loop_go_on_after_failures_and_not_in_a_hurry(port: int, tmp_path: Path) -> None:
+    users, turns, pause = 3, 6, 150 * MS
+    prompts = ["status_429", "good", "reset", "status_503", "early_close", "good"]
+    after = [[i - users] if i >= users else [] for i in range(users * turns)]
+    bodies = [prompt for prompt in prompts for _ in range(users)]
+    made = plan(tmp_path, port, bodies, every_ms=0, failed_pause_ns=pause, workers=2, **waiting(after, think_ms=20))
+    got, summary = replay(made)
+    assert (summary.fault, [r["end_kind"] for r in got]) == (None, [EXPECTED[prompt] for prompt in bodies])
+    for request, before in enumerate(after):
+        if before:
+            failed = got[before[0]]["end_kind"] != "complete"
+            assert got[request]["arrival_ns"] == got[before[0]]["end_ns"] + (pause if failed else 20 * MS)
+
+
+def test_users_of_a_server_that_is_gone_try_again_at_a_bounded_rate_until_the_end(tmp_path: Path) -> None:
+    users, turns, pause = 4, 50, 300 * MS
+    after = [[i - users] if i >= users else [] for i in range(users * turns)]
+    with hostile() as port:
+        made = plan(tmp_path, port, ["good"] * (users * turns), end_ms=1500, failed_pause_ns=pause, **waiting(after))
+        session = start(made)
+    # The server is dead by now, or at the latest soon after the epoch: from then on every connection is refused.
+    summary = session.wait(30)
+    got = rows(made)
+    assert (summary.fault, len(got)) == (None, users * turns)
+    refused = [r for r in got if r["end_kind"] == "connect_refused"]
+    assert len(refused) >= users
+    assert len(refused) <= users * (made.end_ns // pause + 1)
+    assert {r["end_kind"] for r in got[-users:]} == {"never_sent"}
 
 
 def test_what_the_end_of_the_run_keeps_from_arriving_is_told_apart(port: int, tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from analysis.gates import GATES
 from analysis.gates.counters import area_error
-from analysis.gates.registry import AbsentError, Finding, attempt, combine, failed, passed, unknown
+from analysis.gates.registry import Finding, attempt, combine, failed, passed, unknown
 from analysis.gates.steady import Series, trend
 from analysis.gates.tables import in_flight, nearest_rank
 from analysis.model import Verdict
+from analysis.samples import AbsentError
 from tests.builders import MS, make_host_samples, make_request, make_server_samples, make_spec
 from tests.gates.cases import TURN_NS, answering, healthy, pair_context, rows, run_context, sessions, sharing
 
@@ -73,6 +74,16 @@ def test_slip_fails_exactly_beyond_its_limits(slip: int) -> None:
 def test_lag_fails_exactly_beyond_two_percent_of_the_tbt_limit(lag: float) -> None:
     found = verdict("receive_lag", host=make_host_samples(loop_lag_s=lag))
     assert (found is Verdict.PASS) == (lag * 1e3 <= 2.0)
+
+
+@QUICK
+@given(st.lists(st.floats(0, 0.004), min_size=2, max_size=5))
+def test_lag_is_that_of_the_worst_worker(lags: list[float]) -> None:
+    probes = [s for s in make_host_samples() if s["metric"] == "loop_lag_s"]
+    host = [s | {"labels": f"w{k}", "value": lag} for k, lag in enumerate(lags) for s in probes]
+    found = verdict("receive_lag", host=host)
+    assert (found is Verdict.PASS) == (max(lags) * 1e3 <= 2.0)
+    assert verdict("receive_lag", host=host + [s | {"labels": "lost"} for s in probes[:50]]) is Verdict.UNKNOWN
 
 
 @QUICK

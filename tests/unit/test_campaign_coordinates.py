@@ -38,6 +38,12 @@ def test_the_window_is_a_coordinate_of_its_own_and_not_part_of_the_chain() -> No
     assert isinstance(sealed[0]["workload.trace"], Known)
 
 
+def test_the_loop_says_how_many_users_it_has_and_when_they_go_on_after_a_failure() -> None:
+    workload = make_workload(loop="closed", users=3, failed_pause_ns=10**9)
+    for own, said in ((workload, "closed, 3 users, 1 s after a failure"), (make_workload(), "open")):
+        assert build_coordinates(make_spec(workload=own), make_facts()).coordinates["workload.loop"] == Known(value=said, source="declared")
+
+
 def test_a_host_without_accelerator_has_no_driver_to_compare() -> None:
     facts = make_facts(before={"host.gpu": Fact(value="none"), "host.driver": Fact(reason="no NVML")})
     assert isinstance(build_coordinates(make_spec(), facts).coordinates["hardware.driver"], NotApplicable)

@@ -282,8 +282,14 @@ def test_freeze_carries_everything_over() -> None:
     assert spec.workload.transforms == ({"name": "window", "start_s": 0.0},)
     assert spec.waivers[0].gate == "backlog"
     assert (spec.host_profile, spec.estimand, spec.replication.count) == ("gpu", "E2", 5)
+    assert spec.workload.failed_pause_ns is None
     assert spec.rank is not None
     assert (spec.rank.at, spec.rank.margin) == (2.0, 0.02)
+
+
+def test_a_closed_loop_says_when_its_users_go_on_after_a_failure() -> None:
+    campaign = plan(("  output-length:", "  loop: closed\n  users: 2\n  output-length:"))
+    assert frozen(campaign).workload.failed_pause_ns == S
 
 
 def compress(factor: float) -> TimeCompressStep:
@@ -328,3 +334,14 @@ def test_equal_parts_cover_the_window(start: int, span: int, count: int) -> None
 
 def test_paths_are_kept_for_errors() -> None:
     assert plan().path == Path("m.yaml")
+
+
+def test_what_no_server_and_no_trace_could_mend_is_refused_at_its_line() -> None:
+    chat = ("  output-length:", "  prompts: {source: random-ids}\n  api: chat\n  output-length:")
+    closed = ("  output-length:", "  loop: closed\n  users: 2\n  sessions:\n    think-limit: 1s\n  output-length:")
+    for pair, code, key in ((chat, "workload.chat_ids", "prompts"), (closed, "workload.pause_unused", "sessions")):
+        with pytest.raises(UsageError) as caught:
+            plan(pair)
+        (problem,) = caught.value.problems
+        line = next(i for i, text in enumerate(changed(pair).splitlines(), 1) if text.strip().startswith(f"{key}:"))
+        assert (problem.code, problem.where) == (code, f"m.yaml:{line}")

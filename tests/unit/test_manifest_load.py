@@ -334,6 +334,13 @@ def test_a_waiver_needs_a_reason() -> None:
     assert fault(("question", "waivers: [{gate: backlog, reason: no}]\nquestion")).code == "bad_value"
 
 
+def test_a_cap_is_one_queue_and_so_has_one_worker() -> None:
+    problem = fault(("question", "client:\n  fleet: {workers: 2}\n  concurrency-cap: 8\nquestion"))
+    assert problem.code == "cap_workers"
+    assert problem.where.endswith(":4")
+    assert parse(changed(("question", "client: {concurrency-cap: 8, fleet: {workers: 1}}\nquestion"))).manifest.client.concurrency_cap == 8
+
+
 def test_cores_are_reserved_once() -> None:
     assert fault(("question", "client: {cpus: [0, 0]}\nquestion")).code == "same_core"
     assert fault(("question", "client: {cpus: [0], server-cpus: [0, 1]}\nquestion")).code == "shared_core"

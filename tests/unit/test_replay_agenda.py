@@ -22,18 +22,25 @@ def ragged(*rows: list[int]) -> Ragged:
 def test_a_turn_comes_due_at_the_end_of_the_last_it_waits_for_plus_its_think_time() -> None:
     agenda = Agenda([0, 0, 0], 1000, ragged([], [], [0, 1]), [-1, -1, 50])
     assert agenda.due(0) == [(0, 0), (0, 1)]
-    agenda.completed(1, 300)
+    agenda.ended(1, 300)
     assert agenda.next_ns() == 1000
-    agenda.completed(0, 200)  # its end is heard of later, and it ended earlier
+    agenda.ended(0, 200)  # its end is heard of later, and it ended earlier
     assert agenda.next_ns() == 350
     assert agenda.due(349) == []
     assert agenda.due(400) == [(350, 2)]
 
 
+def test_a_pause_after_an_end_holds_back_those_whose_think_time_is_shorter() -> None:
+    agenda = Agenda([0, 0, 0], 1000, ragged([], [0], [0]), [-1, 0, 80])
+    agenda.due(0)
+    agenda.ended(0, 100, 50)
+    assert agenda.due(999) == [(150, 1), (180, 2)]
+
+
 def test_equal_arrivals_leave_in_one_pass_in_order_whoever_set_them() -> None:
     agenda = Agenda([0, 0, 100, 100, 100], 1000, ragged([], [0], [], [], []), [-1, 60, -1, -1, -1])
     agenda.due(0)
-    agenda.completed(0, 40)
+    agenda.ended(0, 40)
     assert agenda.due(100) == [(100, 1), (100, 2), (100, 3), (100, 4)]
 
 
@@ -46,11 +53,11 @@ def test_what_waits_for_a_failure_is_lost_at_once_and_only_once() -> None:
 def test_a_completed_branch_does_not_bring_back_a_lost_join() -> None:
     waits = Waits(ragged([], [], [0, 1]), [0] * 3)
     assert waits.lost(0) == [2]
-    assert waits.completed(1, 5) == []
+    assert waits.ended(1, 5) == []
 
 
 def test_a_predecessor_named_twice_ends_once() -> None:
-    assert Waits(ragged([], [0, 0]), [0, 7]).completed(0, 5) == [(12, 1)]
+    assert Waits(ragged([], [0, 0]), [0, 7]).ended(0, 5) == [(12, 1)]
 
 
 def test_only_requests_that_others_wait_for_are_followed() -> None:
@@ -66,7 +73,7 @@ def test_arrivals_by_the_clock_are_all_but_those_that_wait() -> None:
 def test_a_turn_due_at_the_drains_end_or_later_never_arrives() -> None:
     agenda = Agenda([0, 0, 120], 100, ragged([], [0], []), [-1, 40, -1])
     agenda.due(0)
-    agenda.completed(0, 60)
+    agenda.ended(0, 60)
     assert (agenda.next_ns(), agenda.due(500)) == (100, [])
     assert agenda.rest() == [(2, 120), (1, None)]
     assert agenda.rest() == []
@@ -82,6 +89,7 @@ class Load:
     takes: list[int]
     good: list[bool]
     end: int
+    pause: int | None = None
 
 
 @st.composite
@@ -94,7 +102,8 @@ def loads(draw: st.DrawFn) -> Load:
             after[request] = draw(st.lists(st.sampled_from(order[:place]), min_size=1, max_size=3, unique=True))
     numbers = st.lists(st.integers(0, 40), min_size=n, max_size=n)
     good = [draw(st.integers(0, 4)) > 0 for _ in range(n)]
-    return Load(sorted(draw(numbers)), after, draw(numbers), draw(numbers), good, draw(st.integers(1, 150)))
+    pause = draw(st.none() | st.integers(0, 30))
+    return Load(sorted(draw(numbers)), after, draw(numbers), draw(numbers), good, draw(st.integers(1, 150)), pause)
 
 
 def play(load: Load) -> dict[int, tuple[str, int | None]]:
@@ -108,8 +117,11 @@ def play(load: Load) -> dict[int, tuple[str, int | None]]:
         assert request not in ends, f"request {request} ended twice"
         ends[request] = (kind, arrival)
 
-    def fail(request: int, kind: str) -> None:
+    def fail(request: int, kind: str, end: int) -> None:
         over(request, kind, arrived[request])
+        if load.pause is not None:
+            agenda.ended(request, end, load.pause)
+            return
         for other in agenda.lost(request):
             over(other, "never_due", None)
 
@@ -118,15 +130,15 @@ def play(load: Load) -> dict[int, tuple[str, int | None]]:
             end, request = heapq.heappop(under_way)
             if load.good[request]:
                 over(request, "complete", arrived[request])
-                agenda.completed(request, end)
+                agenda.ended(request, end)
             else:
-                fail(request, "reset")
+                fail(request, "reset", end)
         for arrival, request in agenda.due(now):
             assert arrival <= now < load.end
             arrived[request] = arrival
             heapq.heappush(under_way, (arrival + load.takes[request], request))
     for _, request in under_way:
-        fail(request, "drain_end")
+        fail(request, "drain_end", load.end)
     for request, planned in agenda.rest():
         over(request, "never_sent", planned)
     return ends
@@ -139,15 +151,18 @@ def expected(load: Load) -> dict[int, tuple[str, int | None]]:
     def arrival_of(request: int) -> int:
         if not load.after[request]:
             return load.arrivals[request]
-        return max(arrival_of(p) + load.takes[p] for p in load.after[request]) + load.think[request]
+        return max(arrival_of(p) + load.takes[p] + wait(p, request) for p in load.after[request])
+
+    def wait(before: int, request: int) -> int:
+        return max(load.think[request], 0 if load.good[before] or load.pause is None else load.pause)
 
     def of(request: int) -> tuple[str, int | None]:
         if request not in known:
             before = {of(p)[0] for p in load.after[request]}
             arrival = arrival_of(request)
-            if before & {"reset", "drain_end", "never_due"}:
+            if load.pause is None and before & {"reset", "drain_end", "never_due"}:
                 known[request] = ("never_due", None)
-            elif "never_sent" in before or arrival >= load.end:
+            elif before & {"never_sent", "drain_end"} or arrival >= load.end:
                 known[request] = ("never_sent", None if before else arrival)
             elif arrival + load.takes[request] >= load.end:
                 known[request] = ("drain_end", arrival)

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 from harness.errors import UsageError
+from tests.unit.test_traces_servegen import gamma_row, tar
 from tests.unit.test_workloads_tokens import bpe
 from workloads import ByteTokenizer, HFTokenizer, Schedule, TokenSource, WorkloadPlan, build_schedule, content_digest
+from workloads.traces import read_trace
 from workloads.traces.azure import HEADER
 
 TRACES = Path(__file__).parents[2] / "manifests" / "traces"
@@ -144,6 +146,16 @@ def test_drawn_lengths_follow_their_distribution_and_their_own_seed() -> None:
     again = build(synthetic(arrivals={"process": "constant", "rate": 10}))
     count = min(len(schedule), len(again))
     assert again.output_tokens[:count].tolist() == schedule.output_tokens[:count].tolist()
+
+
+def test_a_format_that_draws_its_rows_draws_them_with_the_plans_seed(tmp_path: Path) -> None:
+    path = tar(tmp_path / "x_traces.tar.gz", {"data/m/chunk-0-trace.csv": f"{gamma_row(0, 9, 0.5)}\n{gamma_row(600, 9, 0.5)}\n"})
+    trace = {"format": "servegen", "name": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    plan = make_plan(trace=trace | {"options": {"fixed_lengths": [5, 2]}}, chain=[])
+    one, two = (build(plan.model_copy(update={"seed": seed}), search_path=[tmp_path]) for seed in (1, 2))
+    assert one.arrival_ns.tolist() != two.arrival_ns.tolist()
+    drawn = read_trace("servegen", path, {"fixed_lengths": [5, 2]}, seed=1).arrival_ns
+    assert one.arrival_ns.tolist() == drawn[drawn < 12 * 10**9].tolist()
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,6 @@ def test_a_closed_loop_without_a_trace_makes_rate_times_horizon_requests_ready()
         ({"loop": "closed", "users": 9}, "workload.users"),
         ({"loop": "closed", "users": 1, "arrivals": {"process": "poisson", "rate": 1}}, "workload.closed_arrivals"),
         ({"loop": "closed", "users": 1, "arrivals": {"process": "constant", "rate": 3}}, "workload.rows_run_out"),
-        ({"loop": "closed", "users": 1, "cancellations": {"share": 0.1, "after_s": 1}}, "workload.closed_cancellations"),
         ({"loop": "partly_open", "trace": None}, "workload.no_sessions"),
         ({"prompts": {"source": "dataset", "dataset": SOURCE}}, "workload.dataset_history"),
         ({"prompts": {"source": "dataset"}}, "workload.dataset"),
