@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -123,16 +124,9 @@ class _Rows:
 def _parse_block(block: bytes, release: Release) -> list[Int64] | None:
     """Return [ns since 1970, counts...] of a block whose every row has the published form; None when that cannot be said."""
     names = ["TIMESTAMP", *release.counts]
-    types = {name: pa.int64() for name in release.counts} | {"TIMESTAMP": pa.timestamp("ns", "UTC" if release.zone else None)}
+    reading = csv.ReadOptions(column_names=names, block_size=max(len(block), 1), use_threads=False)
     try:
-        table = csv.read_csv(
-            pa.py_buffer(block),
-            read_options=csv.ReadOptions(column_names=names, block_size=max(len(block), 1), use_threads=False),
-            parse_options=csv.ParseOptions(quote_char=False, escape_char=False, newlines_in_values=False, ignore_empty_lines=False),
-            convert_options=csv.ConvertOptions(
-                column_types=types, null_values=[], strings_can_be_null=False, timestamp_parsers=[csv.ISO8601]
-            ),
-        )
+        table = csv.read_csv(pa.py_buffer(block), reading, *_arrow_options(release))
     except pa.ArrowInvalid:
         return None
     if not _is_regular(block, table.num_rows, release):
@@ -140,6 +134,16 @@ def _parse_block(block: bytes, release: Release) -> list[Int64] | None:
     columns = [int64_view(table.column(name)) for name in names]
     in_range = columns[0].min() >= 0 and columns[0].max() < _LATEST_NS and max(column.max() for column in columns[1:]) <= TOKEN_LIMIT
     return columns if in_range else None
+
+
+@cache
+def _arrow_options(release: Release) -> tuple[csv.ParseOptions, csv.ConvertOptions]:
+    """Nothing quoted, nothing missing, every column of its type."""
+    types = {name: pa.int64() for name in release.counts} | {"TIMESTAMP": pa.timestamp("ns", "UTC" if release.zone else None)}
+    return (
+        csv.ParseOptions(quote_char=False, escape_char=False, newlines_in_values=False, ignore_empty_lines=False),
+        csv.ConvertOptions(column_types=types, null_values=[], strings_can_be_null=False, timestamp_parsers=[csv.ISO8601]),
+    )
 
 
 def _is_regular(block: bytes, rows: int, release: Release) -> bool:
