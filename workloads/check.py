@@ -113,7 +113,7 @@ def _check_pauses(plan: WorkloadPlan, sessions: SessionPlan) -> list[Problem]:
 
 
 def check_sessions(plan: WorkloadPlan, rows: Trace) -> None:
-    """Raise when the plan speaks of sessions and the trace has none, or of texts that could not hold their history."""
+    """Raise when the plan speaks of sessions or of sharing and the trace has none, or of texts that could not hold a history."""
     problems: list[Problem] = []
     carries = plan.sessions is None or plan.sessions.history == "carry"
     if rows.turns is not None and carries and plan.prompts.source == "dataset" and (rows.turns.extends >= 0).any():
@@ -121,6 +121,11 @@ def check_sessions(plan: WorkloadPlan, rows: Trace) -> None:
         problems.append(Problem("workload.dataset_history", what, "set sessions.history none, or use prompts of text"))
     if rows.turns is None and plan.loop != "closed":
         problems += _missing_sessions(plan, rows)
+    if plan.prompts.sharing == "as_trace" and rows.blocks is None and not (rows.turns is not None and carries):
+        what = (
+            f"prompts.sharing=as_trace: format {rows.format} names no shared prefixes and no history is carried, so nothing would be shared"
+        )
+        problems.append(Problem("workload.no_sharing", what, "set sharing none, and read capacity with prefix caching as a lower bound"))
     if problems:
         raise UsageError(*problems)
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli import main
-from tests.complaints import MS, SHARED, TABLE, S, build, complaints, facts, here, inspect, mooncake, prompt, refused, warned, write
+from tests.complaints import CHATS, MS, SHARED, TABLE, S, build, complaints, facts, here, inspect, mooncake, prompt, refused, warned, write
 from tests.tracefiles import codes, fault, jsonl, read
 from workloads import read_trace, reusable_tokens
 from workloads.plan import DropFailed, ScaleLengths, WindowTransform
@@ -50,7 +50,7 @@ def test_burstgpt_11_rows_without_an_answer_are_kept_told_and_dropped_only_on_pu
     done = apply([DropFailed()], read_trace("burstgpt", path), 1)
     assert (done.log[0]["rows_before"], done.log[0]["rows_after"]) == (4, 2)
     assert done.trace.source_row.tolist() == [0, 2]
-    assert "workload.no_output" in refused(path, "burstgpt", output={"control": "forced"}, horizon_s=4)
+    assert "workload.no_output" in refused(path, "burstgpt", prompts={}, output={"control": "forced"}, horizon_s=4)
 
 
 @here
@@ -71,6 +71,18 @@ def test_azure_53_the_page_says_that_a_replay_understates_cache_hits() -> None:
     assert said in warned(page)["no_sharing"]
     assert any("cannot show the cache hits" in note for note in page["notes"])
     assert "no_sharing" not in warned(inspect(SHARED / "mooncake" / "synthetic_trace.jsonl.gz"))
+
+
+def test_azure_53_sharing_as_a_trace_that_has_none_is_refused(tmp_path: Path) -> None:
+    """Azure/AzurePublicDataset#53: a replay that means to share, of a file that says nothing of sharing, would show no hits."""
+    path = write(tmp_path, "a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6805900,374,44\r\n")
+    said = refused(path, "azure-2023")["workload.no_sharing"]
+    assert "format azure-2023 names no shared prefixes" in said
+    assert "a lower bound" in said
+    assert len(build(path, "azure-2023", prompts={"sharing": "none"})) == 1
+    talk = write(tmp_path, "c.csv", "at,in,out,chat,think\n0,10,5,a,\n1,20,5,a,1\n")
+    assert len(build(talk, "csv", CHATS)) == 1
+    assert "no history is carried" in refused(talk, "csv", CHATS, sessions={"history": "none"})["workload.no_sharing"]
 
 
 def chats(*rows: tuple[int, list[int]], output: int = 1) -> bytes:
@@ -135,8 +147,8 @@ def test_vllm_13063_every_model_and_failure_is_kept_at_its_own_time(tmp_path: Pa
 def test_vllm_13063_asking_for_more_than_there_is_is_refused_with_both_numbers(tmp_path: Path) -> None:
     """vllm-project/vllm#13063: fails when more requests are wanted than the file has rows."""
     path = write(tmp_path, "b.csv", burst(0, 1, 2))
-    assert "load would stop before the run does" in refused(path, "burstgpt", horizon_s=60)["workload.horizon_not_covered"]
-    said = refused(path, "burstgpt", arrivals={"process": "constant", "rate": 5}, horizon_s=2)["workload.rows_run_out"]
+    assert "load would stop before the run does" in refused(path, "burstgpt", prompts={}, horizon_s=60)["workload.horizon_not_covered"]
+    said = refused(path, "burstgpt", prompts={}, arrivals={"process": "constant", "rate": 5}, horizon_s=2)["workload.rows_run_out"]
     assert "rows=3: constant arrivals over 2 s need 10 rows" in said
     assert "rows are never reused" in said
 
