@@ -6,6 +6,7 @@ attempt folder a campaign keeps for it.
 
 from __future__ import annotations
 
+from harness.simulate.attempt import EngineSetup, SimulatedRun, simulate_run, virtual_facts
 from harness.simulate.offered import Offered, offer
 from harness.simulate.virtual import Door, Simulated, simulate
 

@@ -35,8 +35,8 @@ class Offered:
     """Requests 0..n-1 by arrival, every column (n,) int64, instants ns from the epoch.
 
     ``maximum``: output limit the engine is told. ``natural``: output length at which end of sequence comes (NEVER: it does not), hidden
-    from policies. ``stop_after``: the client closes after that many tokens (-1: it does not). ``give_up_ns``: planned cancellation, from the
-    arrival (-1: none). ``waits_for``: for each request the ones whose end it waits for, with ``think_ns`` from the last of them.
+    from policies. ``stop_after``: the client closes after that many tokens (-1: it does not). ``give_up_ns``: planned cancellation, from
+    the arrival (-1: none). ``waits_for``: for each request the ones whose end it waits for, with ``think_ns`` from the last of them.
     """
 
     arrival_ns: Int64

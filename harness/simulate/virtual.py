@@ -109,7 +109,8 @@ class _Run:
         self.request_of = np.zeros(count, np.int64)  # the scheduler numbers requests as they arrive
         self.numbered = 0
         self.alive: set[int] = set()
-        self.closing: list[int] = []
+        self.closing: list[int] = []  # closed at the end of the last iteration
+        self.leaving: list[int] = []  # closed one iteration earlier: the close has reached the server by the next cut
         self.cancels: list[tuple[int, int]] = []
         self.may_close = bool((self.offered.stop_after >= 0).any())
         self.seen_waiting = self.seen_live = 0
@@ -126,9 +127,9 @@ class _Run:
             authorized, cost_ns = self.core.decide(self.state)
             if not len(authorized.plan.work.at):
                 later = self._idle_until(now)
+                self._sample(min(later, self.until_ns))
                 if later >= self.until_ns:
                     break
-                self._sample(later)
                 now = later
                 continue
             done = now + cost_ns
@@ -146,7 +147,7 @@ class _Run:
 
     def _cut(self, now: int) -> None:
         """Publish arrivals, closes and cancellations that gathered up to ``now``."""
-        gone, self.closing = self.closing, []
+        gone, self.leaving, self.closing = self.leaving, self.closing, []
         requests, came = self.arrivals.due(now)
         new = self._admit(requests, came) if len(requests) else None
         if self.cancels:
@@ -196,7 +197,7 @@ class _Run:
 
     def _idle_until(self, now: int) -> int:
         """Next instant at which something can change; beyond the end when nothing will."""
-        if self.closing:
+        if self.leaving:
             return now
         cancel = self.cancels[0][0] if self.cancels else NEVER
         return min(self.arrivals.next_ns(), cancel)

@@ -1,0 +1,86 @@
+"""The same small schedule in real time and in virtual time: the same decisions, the same stamps within the server's own lateness."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.alarm import Alarm
+from harness.clock import MonotonicClock
+from harness.reference.contract import Budgets
+from harness.reference.cost import CostModel
+from harness.reference.driver import Driver
+from harness.reference.engine import Core, Engine, online_workload
+from harness.reference.registry import make_policy
+from harness.reference.tokens import Truth
+from harness.simulate import Offered, simulate
+
+pytestmark = pytest.mark.e2e
+
+MS = 1_000_000
+BUDGETS, COSTS = Budgets(16, 3, 60), CostModel(40 * MS, 100_000, 500_000, 1_000)
+# Arrivals lie about the middle of iterations of 40 ms and more, so a wake-up some milliseconds late meets the same cut.
+LOAD = ((0, 12, 6), (60, 30, 4), (65, 5, 8), (150, 20, 3), (330, 9, 5))
+TOLERANCE_NS = 2 * MS
+"""Beside the lateness the driver reports: what lies between an instant taken and the call it is meant for."""
+
+
+class Sink:
+    """Stamps tokens as they come out."""
+
+    def __init__(self, clock: MonotonicClock, done: asyncio.Future[None]) -> None:
+        self.stamps: list[int] = []
+        self._clock, self._done = clock, done
+
+    def publish(self, token: int, finish: str | None) -> None:
+        self.stamps.append(self._clock.now_ns())
+        if finish is not None:
+            self._done.set_result(None)
+
+
+async def in_real_time(policy: str) -> tuple[list[int], list[list[int]], int]:
+    """Arrivals as they were, stamps of every token (ns from the first arrival), and how late the driver ran in all."""
+    loop, clock = asyncio.get_running_loop(), MonotonicClock()
+    driver = Driver(Engine(make_policy(policy), BUDGETS, COSTS), clock, Alarm(), loop)
+    sinks, arrivals, start = [], [], clock.now_ns()
+    for index, (at, prompt, length) in enumerate(LOAD):
+        await asyncio.sleep(max(0.0, (start + at * MS - clock.now_ns()) / 1e9))
+        sink = Sink(clock, loop.create_future())
+        arrivals.append(clock.now_ns())
+        driver.engine.submit(str(index), prompt, length, Truth(index, None), arrival_ns=arrivals[-1])
+        driver.attach(str(index), sink)
+        sinks.append(sink)
+    await asyncio.gather(*(sink._done for sink in sinks))
+    driver.close()
+    late = driver.lateness
+    allowed = late.worst_ns + (late.total_ns if late.restarts else 0)
+    return [at - arrivals[0] for at in arrivals], [[stamp - arrivals[0] for stamp in sink.stamps] for sink in sinks], allowed
+
+
+def in_virtual_time(policy: str, arrivals: list[int]) -> list[list[int]]:
+    made = make_policy(policy)
+    core = Core(online_workload(made, BUDGETS), made, COSTS)
+    columns: dict[str, Any] = {
+        "arrival_ns": np.array(arrivals), "prompt": np.array([prompt for _, prompt, _ in LOAD]),
+        "maximum": np.array([length for _, _, length in LOAD]), "natural": np.full(len(LOAD), np.iinfo(np.int64).max),
+    }  # fmt: skip
+    none, zeros = np.full(len(LOAD), -1), np.zeros(len(LOAD), np.int64)
+    run = simulate(core, Offered(**columns, stop_after=none, give_up_ns=none, priority=zeros, client=zeros), until_ns=60_000 * MS)
+    return [run.token_ns[run.token_request == request].tolist() for request in range(len(LOAD))]
+
+
+@pytest.mark.parametrize("policy", ["vllm-shaped-fcfs", "sarathi-serve-shaped", "least-slack"])
+def test_virtual_and_real_time_agree(policy: str) -> None:
+    worst = []
+    for _ in range(3):  # a busy host can push an arrival over a cut; three times in a row it is our fault
+        arrivals, real, allowed = asyncio.run(in_real_time(policy))
+        virtual = in_virtual_time(policy, arrivals)
+        assert [len(stamps) for stamps in virtual] == [len(stamps) for stamps in real]
+        gaps = [abs(a - b) for ours, theirs in zip(real, virtual, strict=True) for a, b in zip(ours, theirs, strict=True)]
+        if max(gaps) <= allowed + TOLERANCE_NS:
+            return
+        worst.append((max(gaps), allowed))
+    raise AssertionError(f"stamps differ by more than the driver was late (ns): {worst}")
