@@ -17,7 +17,6 @@ from click.testing import CliRunner
 
 from harness.campaign.bodies import encode_bodies
 from harness.cli import main
-from harness.errors import UsageError
 from harness.manifest import expand, parse_manifest
 from harness.replay.agenda import Agenda
 from harness.replay.shares import deal
@@ -263,5 +262,3 @@ def test_smg_636_a_format_without_times_fires_nothing_at_zero(tmp_path: Path) ->
     assert "workload.no_clock" in refused(path, "lengths", prompts={})
     drawn = build(path, "lengths", prompts={}, arrivals={"process": "constant", "rate": 10})
     assert np.diff(drawn.arrival_ns).tolist() == [100 * MS] * 9
-    with pytest.raises(UsageError, match=r"at.*missing"):
-        read("csv", b"at,in,out\n,1,1\n", **TABLE)
