@@ -72,6 +72,9 @@ def _check_output(output: OutputPlan) -> list[Problem]:
 
 def _check_prompts(plan: WorkloadPlan) -> list[Problem]:
     problems: list[Problem] = []
+    if plan.prompts.source == "dataset" and plan.prompts.sharing == "as_trace":
+        what = "prompts.sharing=as_trace: texts of a data set are sent as they are, and begin alike only where they do by themselves"
+        problems.append(Problem("workload.dataset_sharing", what, "set sharing none, or use prompts of random-ids or text"))
     if plan.api == "chat" and plan.prompts.source == "random-ids":
         what = "prompts.source=random-ids: a chat message is text, so token ids cannot be sent through api=chat"
         problems.append(Problem("workload.chat_ids", what, "use prompts of text, or api completions"))

@@ -214,6 +214,7 @@ def test_nothing_to_send_is_refused_with_the_steps(tmp_path: Path) -> None:
         ({"output": {"control": "natural", "max_tokens": 5}}, {"workload.max_tokens"}),
         ({"output": {"control": "forced", "max_tokens": 5}}, {"workload.max_tokens"}),
         ({"api": "chat"}, {"workload.chat_ids"}),
+        ({"prompts": {"source": "dataset", "sharing": "as_trace", "dataset": QUICKSTART}}, {"workload.dataset_sharing"}),
         ({"api": "chat", "output": {"control": "capped"}}, {"workload.chat_ids", "workload.max_tokens"}),
     ],
 )
