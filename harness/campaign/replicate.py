@@ -14,6 +14,7 @@ from harness.campaign.bodies import encode_bodies
 from harness.campaign.coordinates import build_coordinates
 from harness.campaign.plan import replay_plan, schedule_table, truth_table
 from harness.campaign.servers import Server
+from harness.campaign.token_check import check_tokens
 from harness.clock import NS_PER_S, Clock
 from harness.errors import HostError, Problem
 from harness.manifest import Campaign, PlannedRun, freeze
@@ -30,7 +31,10 @@ from workloads import Schedule, build_schedule, content_digest, load_tokenizer, 
 from workloads.seeds import derive
 
 LEAD_NS = 500_000_000
-"""Between the go signal and the epoch: enough for every worker to have armed its first deadline on a busy host."""
+"""Between the go signal and the epoch: enough for a worker to have armed its first deadline on a busy host."""
+
+LEAD_A_WORKER_NS = 100_000_000
+"""More for every further worker, since they may share a core: arming takes milliseconds, and a turn on a busy one tens of them."""
 
 SAMPLE_PERIOD_S = 0.25
 """Four server gauges a second: an in-flight area over a 10 s window from 40 samples, at a cost of about 1% of a core."""
@@ -69,7 +73,8 @@ class Prepared:
 def prepare(run: PlannedRun, campaign: Campaign, server: Server, attempt: Attempt, settings: Settings) -> Prepared:
     """Build the schedule under the server's tokenizer, find facts, hold pins against them, and freeze the spec.
 
-    Raises HostError (exit 3) when a pin does not match and the manifest says to stop: no load is sent.
+    Raises HostError (exit 3), and no load is sent, when a pin does not match and the manifest says to stop, or when the server counts
+    tokens otherwise.
     """
     target = server.target
     tokens = load_tokenizer(target.tokenizer, vocab_limit=target.vocab_size)
@@ -84,6 +89,7 @@ def prepare(run: PlannedRun, campaign: Campaign, server: Server, attempt: Attemp
     facts = _facts_before(run, server)
     refuse_mismatch(run, facts)
     refuse_version(run, facts)
+    attempt.observe("tokens_counted", **check_tokens(schedule, run, target, settings.headers(target.base_url)))
     encoded = encode_bodies(schedule, run, target)
     spec = freeze(
         run,
@@ -209,8 +215,9 @@ def execute(prepared: Prepared, server: Server, attempt: Attempt, settings: Sett
 
 
 def _drive(session: ReplaySession, prepared: Prepared, server: Server, attempt: Attempt, settings: Settings) -> tuple[int, str]:
-    epoch_ns = settings.clock.now_ns() + LEAD_NS
-    wall = datetime.fromtimestamp(time.time() + LEAD_NS / NS_PER_S, UTC).isoformat()
+    lead_ns = LEAD_NS + (prepared.plan.workers - 1) * LEAD_A_WORKER_NS
+    epoch_ns = settings.clock.now_ns() + lead_ns
+    wall = datetime.fromtimestamp(time.time() + lead_ns / NS_PER_S, UTC).isoformat()
     writers = [SegmentWriter(attempt.segments, name, SAMPLES, clock=settings.clock) for name in ("server-s0", "host-h0")]
     sampler = _sampler(session, prepared, server, epoch_ns, settings, writers)
     attempt.observe("epoch", monotonic_ns=epoch_ns, wall=wall)
