@@ -34,7 +34,7 @@ from workloads.traces.azure_rows import (
 from workloads.traces.columns import Growing, int64_view
 from workloads.traces.contract import FormatInfo, NoOptions
 from workloads.traces.problems import TOKEN_LIMIT, ProblemList
-from workloads.traces.streams import in_order, line_blocks, size_of, whole_lines
+from workloads.traces.streams import in_order, line_blocks, size_of
 
 HEADER = AZURE_2023.header
 _BOM = b"\xef\xbb\xbf"
@@ -50,7 +50,7 @@ def parse(raw: bytes, name: str, release: Release = AZURE_2023) -> tuple[Int64, 
     unreadable timestamps, descending ones where the release has none, negative, fractional or huge counts. Equal neighbouring timestamps
     are allowed.
     """
-    return tuple(_read(whole_lines((raw,)), name, release))
+    return tuple(_read(iter((raw,)), name, release))
 
 
 def _read(blocks: Iterator[bytes], name: str, release: Release, capacity: int = 0) -> list[Int64]:

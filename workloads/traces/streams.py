@@ -43,22 +43,15 @@ def size_of(path: Path) -> int:
 
 
 def line_blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """Yield the file in pieces of about ``size`` bytes that end with a line's end; the last one may lack it."""
+    """Yield the file in pieces of at least ``size`` bytes that end with a line's end; the last one may be shorter and lack it."""
     with opened(path) as stream:
-        yield from whole_lines(iter(lambda: stream.read(size), b""))
+        yield from whole_lines(stream, size)
 
 
-def whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Cut pieces of bytes anew, so that each ends with a line's end."""
-    rest: list[bytes] = []
-    for piece in pieces:
-        cut = piece.rfind(b"\n") + 1
-        if cut:
-            yield b"".join((*rest, piece[:cut]))
-            rest = []
-        rest.append(piece[cut:])
-    if last := b"".join(rest):
-        yield last
+def whole_lines(stream: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield what is left of a stream as ``line_blocks`` does."""
+    while piece := stream.read(size):
+        yield piece if piece.endswith(b"\n") else piece + stream.readline()
 
 
 def in_order(work: Callable[[bytes], _T], blocks: Iterable[bytes]) -> Iterator[_T]:
