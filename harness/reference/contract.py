@@ -56,7 +56,8 @@ HANDLE, GENERATION, SNAPSHOT, EPOCH, RESIDENT = range(5)
 
 HANDLE: number of the request, never reused. GENERATION: a cancellation publishes the next one, so an id alone authorizes nothing.
 SNAPSHOT: version of the request's own state. EPOCH: counts suspensions, so that a receipt of an earlier one cannot serve a later.
-RESIDENT: rows whose KV is held now; below COMPUTED only after a preemption.
+RESIDENT: rows whose KV is held now; below COMPUTED only after a preemption. Of a waiting request: a credit, rows it can take from a prefix
+store, which take room when it is admitted.
 """
 COMPUTED, COMMITTED, EMITTED, LAST_NS, READY = range(5, 10)  # from RESIDENT to EMITTED in the order of a result's clocks
 """Facts: computed c and committed k (equal at every cut), emitted e, instant of the last emission (-1: none), dependencies ready (0/1)."""
@@ -218,7 +219,7 @@ class SchedulerState(NamedTuple):
     """Everything known at one cut; the four tables partition the live requests, and each member stands in one of them only.
 
     ``finished`` holds what became terminal in the last transition. ``service`` (2, clients): completed prefill and decode rows of each
-    client (F52, F53). ``held_rows``: KV rows resident now. ``memory``: what the policy published about its own past (None: it has none).
+    client (F52, F53). ``held_rows``: KV rows resident now, of running members (a waiting one has a credit at most). ``memory``: what the policy published about its own past (None: it has none).
     """
 
     decision_id: int
@@ -349,6 +350,11 @@ def positions_of(members: Table) -> Int64:
 def occurs(mask: npt.NDArray[np.bool_]) -> bool:
     """Whether anything in a (contiguous) mask holds: ``mask.any()`` at a tenth of its cost on the short columns of an iteration."""
     return b"\1" in mask.tobytes()
+
+
+def credit_rows(state: SchedulerState, admit: Moves) -> int:
+    """KV rows that come in with admitted requests: a waiting one's resident rows are a credit, and take room only when it is let in."""
+    return int(state.waiting.resident.take(admit.at).sum()) if len(admit.at) else 0
 
 
 def moves(table: Table, at: Int64) -> Moves:

@@ -23,6 +23,7 @@ from harness.reference.contract import (
     SchedulerState,
     Table,
     WorkloadManifest,
+    credit_rows,
     join,
     make_work,
     moves,
@@ -147,9 +148,15 @@ class Draft:
 
     def demand(self, candidate: Candidate) -> int:
         """Rows of the candidate's next interval were there no budget."""
-        cells = self.table(candidate).cells[:, candidate[1]]
-        computed = int(cells[COMPUTED])
-        return computed if computed > 0 else int(cells[PROMPT])  # outside the running queue nothing is resident
+        return self.whole(candidate) - self.credit(candidate)
+
+    def whole(self, candidate: Candidate) -> int:
+        """Rows that the candidate holds once its next interval is done: its prompt, or what it rebuilds."""
+        return int(self.table(candidate).limit[candidate[1]])
+
+    def credit(self, candidate: Candidate) -> int:
+        """Rows of it that need not be computed; they take room when it is let in."""
+        return int(self.table(candidate).resident[candidate[1]])
 
     def is_ready(self, candidate: Candidate) -> bool:
         """Whether every dependency of the candidate is ready."""
@@ -161,7 +168,7 @@ class Draft:
         self._let_in.append((candidate, width))
         self.tokens_left -= width
         self.sequences_left -= width > 0
-        self.held += width
+        self.held += width + self.credit(candidate)
 
     def promised(self) -> int:
         """KV rows that members of the running queue hold or are sure to need for their prompt or rebuild."""
@@ -230,11 +237,11 @@ def admit_known(draft: Draft, candidates: Iterable[Candidate], *, cap: int = 0) 
             return
         if not draft.is_ready(candidate):
             continue
-        need = draft.demand(candidate)
+        need, whole = draft.demand(candidate), draft.whole(candidate)
         ceiling = budgets.kv_capacity - (budgets.kv_watermark if draft.running_after else 0)
-        if promised + need > ceiling:
+        if promised + whole > ceiling:
             return
-        promised += need
+        promised += whole
         draft.let_in(candidate, min(need, draft.tokens_left, cap or need))
 
 
@@ -254,7 +261,7 @@ def admit_reserving(draft: Draft, candidates: Iterable[Candidate], *, slots: int
         if draft.tokens_left == 0 or draft.running_after >= slots or not draft.is_ready(candidate):
             return
         need = draft.demand(candidate)
-        maximum = need + int(draft.table(candidate).maximum[candidate[1]])
+        maximum = draft.whole(candidate) + int(draft.table(candidate).maximum[candidate[1]])
         piece = min(need, cap or need, budgets.tokens)
         if reserved + maximum > budgets.kv_capacity or piece > draft.tokens_left:
             return
@@ -278,7 +285,7 @@ def seal(
         order.flags.writeable = False
     tokens = int(widths.sum())
     freed = int(state.running.resident.take(preempt.at).sum()) if len(preempt.at) else 0
-    ledger = Ledger(tokens, len(at), state.held_rows - freed + tokens)
+    ledger = Ledger(tokens, len(at), state.held_rows - freed + credit_rows(state, admit) + tokens)
     return IterationPlan(
         state.decision_id, state.state_version, policy.policy_id, policy.policy_version, make_work(members, at, widths), order, ledger,
         preempt, resume, admit, notes,

@@ -42,9 +42,8 @@ def _ranking(policy: Policy, workload: WorkloadManifest, state: SchedulerState, 
 
 
 def _needed(live: Table, served: Int64, widths: Int64, running: int) -> Int64:
-    """Rows that must be free: the interval of a running member, the whole prompt or rebuild of a newcomer."""
-    whole = (live.limit - live.cells[RESIDENT]).take(served)
-    return np.where(served < running, widths, whole)
+    """Rows that must be free: the interval of a running member, the whole prompt (credit included) or rebuild of a newcomer."""
+    return np.where(served < running, widths, live.limit.take(served))
 
 
 def _make_room(
@@ -62,15 +61,15 @@ def _make_room(
         newcomer = at >= running
         if at in gone or (newcomer and not open_door):
             continue
-        whole = int(live.limit[at] - live.resident[at])
-        width = min(whole, tokens)
+        credit = int(live.resident[at]) if newcomer else 0
+        width = min(int(live.limit[at] - live.resident[at]), tokens)
         worse = [other for other in ranked[place + 1 :] if other < running] if newcomers_evict or not newcomer else []
-        victims = _victims(live, worse, gone, (whole if newcomer else width) - free)
+        victims = _victims(live, worse, gone, (int(live.limit[at]) if newcomer else width) - free)
         if victims is None:
             open_door = open_door and not newcomer
             continue
         gone += victims
-        free += int(live.resident.take(victims).sum()) - width
+        free += int(live.resident.take(victims).sum()) - width - credit
         served[at], tokens = width, tokens - width
     return positions(served), positions(served.values()), gone
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from harness.reference.contract import (
     CLIENT,
+    COMMITTED,
     EMITTED,
     EMITTED_AFTER,
     EMITTED_BEFORE,
@@ -25,6 +26,7 @@ from harness.reference.contract import (
     IterationResult,
     SchedulerState,
     Table,
+    credit_rows,
     join,
     positions_of,
 )
@@ -72,7 +74,7 @@ def cancel(state: SchedulerState, handles: Iterable[int]) -> SchedulerState:
         suspended=left[1],
         waiting=left[2],
         finished=_successors(ended),
-        held_rows=state.held_rows - int(ended.resident.sum()),
+        held_rows=state.held_rows - int(gone[0].resident.sum()),  # outside the running queue nothing takes room
     )
 
 
@@ -101,6 +103,25 @@ def set_ready(state: SchedulerState, handles: Iterable[int], *, ready: bool) -> 
     return state._replace(state_version=state.state_version + 1, running=queues[0], suspended=queues[1], waiting=queues[2])
 
 
+def set_reused(state: SchedulerState, handles: Int64, rows: Int64) -> SchedulerState:
+    """Publish how many rows (k,) of waiting requests (k,) a prefix store could give now; a fact of its owner, which no policy writes.
+
+    They count as computed, committed and resident, so that the next interval starts behind them, and take KV room when the request is let
+    in. A later publication may be lower: blocks can leave the store while a request waits. Raises ValueError for a request that does not
+    wait, or rows that are not below its prompt.
+    """
+    waiting = state.waiting
+    at = np.searchsorted(waiting.handle, handles)
+    if len(at) and (int(at.max()) >= len(waiting) or np.count_nonzero(waiting.handle.take(at) != handles)):
+        raise ValueError(f"handles={handles.tolist()}: not all of them wait")
+    if np.count_nonzero((rows < 0) | (rows >= waiting.prompt.take(at))):
+        raise ValueError(f"rows={rows.tolist()}: at least the last row of a prompt is computed")
+    cells = waiting.cells.copy()
+    cells[SNAPSHOT, at] += 1
+    cells[RESIDENT : COMMITTED + 1, at] = rows
+    return state._replace(state_version=state.state_version + 1, waiting=Table(cells))
+
+
 def advance(state: SchedulerState, authorized: Authorized, result: IterationResult, now_ns: int) -> SchedulerState:
     """Return the successor of ``state``: queue intents of the plan, then progress of the completed rows only.
 
@@ -109,7 +130,7 @@ def advance(state: SchedulerState, authorized: Authorized, result: IterationResu
     plan, members = authorized.plan, authorized.members
     if not plan.input_state_version == result.input_state_version == state.state_version:
         raise ValueError(f"input_state_version={plan.input_state_version}: the state is at {state.state_version}")
-    cells, freed = _progress(members, plan.work.at, result.rows, now_ns)
+    cells, added = _progress(members, plan.work.at, result.rows, now_ns)
     running, finished, released = _retire(cells, plan.work.at, result.rows)
     suspended, waiting = state.suspended.without(plan.resume.at), state.waiting.without(plan.admit.at)
     if len(plan.preempt.at):
@@ -122,7 +143,7 @@ def advance(state: SchedulerState, authorized: Authorized, result: IterationResu
         service.flags.writeable = False
     return SchedulerState(
         state.decision_id + 1, state.state_version + 1, now_ns, running, suspended, waiting, finished, service,
-        state.held_rows + freed - released, state.recomputed_rows + result.recomputed_rows, state.memory,
+        state.held_rows + credit_rows(state, plan.admit) + added - released, state.recomputed_rows + result.recomputed_rows, state.memory,
     )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ from harness.reference.contract import (
     Table,
     Work,
     WorkloadManifest,
+    credit_rows,
     eligible,
     occurs,
     pick,
@@ -208,7 +209,7 @@ def freed_rows(state: SchedulerState, plan: IterationPlan) -> int:
 def _budgets(workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan) -> Iterator[Problem]:
     limit = workload.budgets
     tokens, sequences = int(np.add.reduce(plan.work.widths)), len(plan.work.at)
-    kv_rows = state.held_rows - freed_rows(state, plan) + tokens
+    kv_rows = state.held_rows - freed_rows(state, plan) + credit_rows(state, plan.admit) + tokens
     if tokens > limit.tokens:
         yield refusal("token_budget", f"tokens={tokens}: the budget is {limit.tokens} (F05)")
     if sequences > limit.sequences:

@@ -78,7 +78,7 @@ class _Fair(Policy):
     def fields(self, workload: WorkloadManifest, state: SchedulerState, members: Table) -> Mapping[str, Int64]:  # noqa: ARG002 - the seam
         """``counter`` and ``client_rank`` at the moment a member was let in; 0 for those that ran already."""
         counter, client = np.zeros(len(members), np.int64), np.zeros(len(members), np.int64)
-        if not members.computed.all():
+        if members is not state.running:  # somebody is let in
             new = (~np.isin(members.handle, state.running.handle)).nonzero()[0]
             now = _counters(state.memory).counter.copy()
             for at, who, rows in zip(new.tolist(), members.client.take(new).tolist(), members.prompt.take(new).tolist(), strict=True):
