@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-ENGINE_VERSION = "1.1.0"
+ENGINE_VERSION = "1.2.0"
 """Raised whenever scheduling, the cost model or token generation could change a number."""

@@ -42,9 +42,12 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One accepted request. ``seed`` is 64 bits: the client's, or derived from prompt and server seed."""
+    """One accepted request. ``ids``: its prompt, a byte for each id. ``seed`` is 64 bits: the client's, or derived from prompt and server
+    seed.
+    """
 
     chat: bool
+    ids: bytes
     prompt_tokens: int
     max_tokens: int
     min_tokens: int
@@ -91,6 +94,7 @@ def parse_ask(fields: dict[str, Any], limits: Limits, *, chat: bool) -> Asked:
     seed = fields.get("seed")
     return Asked(
         chat=chat,
+        ids=ids,
         prompt_tokens=len(ids),
         max_tokens=maximum,
         min_tokens=minimum,
@@ -114,35 +118,40 @@ def check_model(fields: dict[str, Any], served: str) -> None:
         raise ApiError(404, f"The model `{model[:100]}` does not exist. Served: {served}.", "model")
 
 
-def prompt_ids(prompt: Any) -> list[int]:
-    """Token ids of a completions prompt: a text, a list of ids, or a list that holds exactly one of these."""
+def prompt_ids(prompt: Any) -> bytes:
+    """Token ids of a completions prompt, a byte each: a text, a list of ids, or a list that holds exactly one of these."""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):
         ids = encode_text(prompt)
-    elif isinstance(prompt, list) and all(type(item) is int for item in prompt):
-        ids = prompt
+    elif isinstance(prompt, list) and set(map(type, prompt)) <= {int}:
+        ids = _in_vocabulary(prompt)
     elif isinstance(prompt, list) and len(prompt) > 1 and all(isinstance(item, str | list) for item in prompt):
         raise ApiError(400, "One prompt a request: batches of prompts are not supported.", "prompt")
     else:
         raise ApiError(400, "prompt must be a string or a list of token ids.", "prompt")
     if not ids:
         raise ApiError(400, "prompt must not be empty.", "prompt")
-    if min(ids) < 0 or max(ids) >= VOCAB_SIZE:
-        raise ApiError(400, f"A token id is out of vocabulary; ids are 0 to {VOCAB_SIZE - 1}.", "prompt")
     return ids
 
 
-def chat_ids(messages: Any) -> list[int]:
+def _in_vocabulary(ids: list[int]) -> bytes:
+    try:
+        return bytes(ids)  # the vocabulary is the byte values; nothing here is written a token at a time, prompts have 100,000 of them
+    except ValueError:
+        raise ApiError(400, f"A token id is out of vocabulary; ids are 0 to {VOCAB_SIZE - 1}.", "prompt") from None
+
+
+def chat_ids(messages: Any) -> bytes:
     """Token ids of a chat prompt: bytes of every content, plus the declared template tokens (ids 1, so that they cost what they claim)."""
     if not isinstance(messages, list) or not messages:
         raise ApiError(400, "messages must be a non-empty list.", "messages")
-    ids: list[int] = []
+    parts: list[bytes] = []
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise ApiError(400, "Every message must be an object with a role.", "messages")
-        ids += [1] * CHAT_MESSAGE_OVERHEAD + encode_text(_content(message.get("content")))
-    return ids + [1] * CHAT_GENERATION_OVERHEAD
+        parts += [b"\1" * CHAT_MESSAGE_OVERHEAD, encode_text(_content(message.get("content")))]
+    return b"".join(parts) + b"\1" * CHAT_GENERATION_OVERHEAD
 
 
 def _content(content: Any) -> str:
@@ -227,6 +236,6 @@ def _text(fields: dict[str, Any], name: str) -> str:
     return value
 
 
-def _derived_seed(ids: list[int], server_seed: int) -> int:
-    digest = hashlib.blake2b(bytes(ids), digest_size=8, key=server_seed.to_bytes(32, "big"))
+def _derived_seed(ids: bytes, server_seed: int) -> int:
+    digest = hashlib.blake2b(ids, digest_size=8, key=server_seed.to_bytes(32, "big"))
     return int.from_bytes(digest.digest(), "big")

@@ -70,6 +70,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max-model-len", type=count, default=4096, help="prompt plus output, tokens")
     add("--kv-cache-tokens", type=count, default=65536, help="KV capacity, tokens")
     add("--kv-watermark", type=count_or_zero, default=0, help="KV rows held back from admission, tokens")
+    add("--prefix-cache-tokens", type=count_or_zero, default=0, help="prompt tokens kept for reuse, beside the KV cache; 0: none")
+    add("--prefix-block", type=count, default=16, help="tokens of a block in which prompts are reused")
     add("--cost-base", type=duration_ns, default="4ms", help="duration of an iteration before its rows")
     add("--cost-prefill-token", type=duration_ns, default="20us", help="added for each prompt (or rebuilt) row")
     add("--cost-decode-row", type=duration_ns, default="100us", help="added for each decode row")
@@ -99,6 +101,14 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
                 "watermark_too_large",
                 f"kv-watermark={args.kv_watermark}: holds back the whole cache of {args.kv_cache_tokens} tokens",
                 "lower --kv-watermark",
+            )
+        )
+    if 0 < args.prefix_cache_tokens < args.prefix_block:
+        problems.append(
+            Problem(
+                "prefix_cache_too_small",
+                f"prefix-cache-tokens={args.prefix_cache_tokens}: less than one block of {args.prefix_block}, nothing could ever be reused",
+                "raise --prefix-cache-tokens, lower --prefix-block, or set 0 for no prefix cache",
             )
         )
     if problems:

@@ -219,7 +219,8 @@ class SchedulerState(NamedTuple):
     """Everything known at one cut; the four tables partition the live requests, and each member stands in one of them only.
 
     ``finished`` holds what became terminal in the last transition. ``service`` (2, clients): completed prefill and decode rows of each
-    client (F52, F53). ``held_rows``: KV rows resident now, of running members (a waiting one has a credit at most). ``memory``: what the policy published about its own past (None: it has none).
+    client (F52, F53). ``held_rows``: KV rows resident now, of running members (a waiting one has a credit at most). ``memory``: what the
+    policy published about its own past (None: it has none).
     """
 
     decision_id: int

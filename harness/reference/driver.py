@@ -19,6 +19,10 @@ class Sink(Protocol):
         """Send one token; ``finish`` is the reason when it is the last."""
         ...
 
+    def reused(self, tokens: int) -> None:
+        """Take note, before the first token, of how much of the prompt came from the prefix store; not called when nothing did."""
+        ...
+
 
 @dataclass(slots=True)
 class Lateness:
@@ -44,6 +48,7 @@ class Counters:
     """Monotone totals since the start, tokens and requests."""
 
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     generation_tokens: int = 0
     stopped: int = 0
     at_length: int = 0
@@ -129,9 +134,10 @@ class Driver:
 
     def _publish(self, result: IterationResult) -> None:
         counters = self.counters
-        for request_id, token, prompt_tokens, finish in self.engine.tokens_of(result):
+        for request_id, token, prompt_tokens, finish, cached_tokens in self.engine.tokens_of(result):
             counters.generation_tokens += 1
             counters.prompt_tokens += prompt_tokens
+            counters.cached_tokens += cached_tokens
             sink = self._sinks.get(request_id)
             if sink is None:  # its client left while the iteration ran
                 continue
@@ -139,4 +145,6 @@ class Driver:
                 del self._sinks[request_id]
                 counters.stopped += finish == "stop"
                 counters.at_length += finish == "length"
+            if cached_tokens:
+                sink.reused(cached_tokens)
             sink.publish(token, finish)

@@ -10,6 +10,7 @@ import numpy as np
 
 from harness.reference.contract import (
     COMPUTED_AFTER,
+    EMITTED_AFTER,
     EMITTED_BEFORE,
     FINISH_REASONS,
     HANDLE,
@@ -28,9 +29,10 @@ from harness.reference.contract import (
 from harness.reference.cost import CostModel
 from harness.reference.execute import Truths, execute
 from harness.reference.policy import Completed, Policy
+from harness.reference.prefix import Chain, PrefixStore, Reuse
 from harness.reference.results import validate_result
 from harness.reference.tokens import Truth
-from harness.reference.transition import advance, arrive, at_time, cancel, initial_state
+from harness.reference.transition import advance, arrive, at_time, cancel, initial_state, set_reused
 from harness.reference.validate import authorize, require
 
 
@@ -46,13 +48,16 @@ class Core:
         """State before anything arrived."""
         return initial_state(self.policy.initial_memory())
 
-    def cut(self, state: SchedulerState, now_ns: int, new: Table | None, gone: list[int]) -> SchedulerState:
-        """Publish arrivals and cancellations at ``now_ns``, then let the policy take note of them."""
+    def cut(self, state: SchedulerState, now_ns: int, new: Table | None, gone: list[int], reuse: Reuse | None = None) -> SchedulerState:
+        """Publish arrivals, cancellations and what the prefix store has for those that wait, then let the policy take note of them."""
         state = at_time(state, now_ns)
         if gone:
             state = cancel(state, gone)
         if new is not None:
             state = arrive(state, new)
+        found = None if reuse is None else reuse.credits(state.waiting)
+        if found is not None:
+            state = set_reused(state, *found)
         if gone or new is not None:
             state = state._replace(memory=self.policy.observe(self.workload, state))
         return state
@@ -61,6 +66,21 @@ class Core:
         """Plan one iteration and price it. Raises ContractError when the plan breaks the contract."""
         plan = self.policy.plan(self.workload, state)
         return authorize(self.policy, self.workload, state, plan), self.costs.cost_ns(plan)
+
+    def settle(self, state: SchedulerState) -> tuple[SchedulerState, Authorized, int, int]:
+        """Decide until the plan has work or changes nothing: (state it was made from, plan, price in ns, preemptions on the way).
+
+        A plan may only preempt (a request that must give way to itself): that takes no time, and the next decision sees the freed rows.
+        Each such plan shortens the running queue, so there is an end.
+        """
+        preempted = 0
+        while True:
+            authorized, cost_ns = self.decide(state)
+            gone = len(authorized.plan.preempt.at)
+            if len(authorized.plan.work.at) or not gone:
+                return state, authorized, cost_ns, preempted
+            preempted += gone
+            state = self.publish(state, authorized, execute(state, authorized, Truths(), tokens=False), state.now_ns)
 
     def publish(self, state: SchedulerState, authorized: Authorized, result: IterationResult, now_ns: int) -> SchedulerState:
         """Validate a result and return the successor state. Raises ContractError when the result breaks the contract."""
@@ -86,6 +106,8 @@ class Published(NamedTuple):
     prompt_tokens: int
     """prompt length when this is the first token of its request, else 0"""
     finish: str | None
+    cached_tokens: int = 0
+    """prompt tokens taken from the prefix store, when this is the first token of its request"""
 
 
 @dataclass(slots=True)
@@ -119,13 +141,16 @@ class Engine:
     A plan in progress is bound to its state version, so nothing changes the state between ``begin`` and ``complete``.
     """
 
-    def __init__(self, policy: Policy, budgets: Budgets, costs: CostModel, workload_id: str = "online") -> None:
+    def __init__(
+        self, policy: Policy, budgets: Budgets, costs: CostModel, workload_id: str = "online", prefix: PrefixStore | None = None
+    ) -> None:
         self.core = Core(online_workload(policy, budgets, workload_id=workload_id), policy, costs)
         self.state = self.core.start()
         self.preemptions = 0
         self._authorized: Authorized | None = None
         self._truths = Truths()
         self._desk = _Desk()
+        self._reuse = None if prefix is None else Reuse(prefix)
 
     @property
     def waiting(self) -> int:
@@ -144,10 +169,11 @@ class Engine:
 
     def submit(
         self, request_id: str, prompt_tokens: int, max_output_tokens: int, truth: Truth, *, priority: int = 0, client: str = "",
-        arrival_ns: int = 0, ttft_ns: int = NO_LIMIT, tbt_ns: int = NO_LIMIT,
+        arrival_ns: int = 0, ttft_ns: int = NO_LIMIT, tbt_ns: int = NO_LIMIT, chain: Chain = (),
     ) -> int:  # fmt: skip
         """Queue a request for the next cut and return its number; arrival order is the order of calls.
 
+        ``chain``: digests of the prompt's beginnings, by which the prefix store knows it.
         Raises ValueError for an id that is still live.
         """
         if request_id in self._desk.numbers:
@@ -156,13 +182,15 @@ class Engine:
         declared = Declaration(number, number, prompt_tokens, max_output_tokens, priority, code, arrival_ns, ttft_ns, tbt_ns)
         self._desk.arrivals[request_id] = declared
         self._truths.add(number, truth)
+        if self._reuse is not None:
+            self._reuse.declare(number, chain)
         return number
 
     def abort(self, request_id: str) -> None:
         """Withdraw a request: at once when it has not reached the scheduler, else at the next cut."""
         declared = self._desk.arrivals.pop(request_id, None)
         if declared is not None:
-            self._desk.forget(declared.handle)
+            self._forget(declared.handle)
         elif request_id in self._desk.numbers:
             self._desk.cancels.append(self._desk.numbers[request_id])
 
@@ -171,10 +199,15 @@ class Engine:
         if self._authorized is not None:
             raise ValueError(f"decision_id={self._authorized.plan.decision_id}: an iteration is in progress")
         self._cut(now_ns)
-        authorized, cost_ns = self.core.decide(self.state)
+        self.state, authorized, cost_ns, preempted = self.core.settle(self.state)
+        self.preemptions += preempted
         if not len(authorized.plan.work.at):
             return None
         self._authorized = authorized
+        admit = authorized.plan.admit
+        if self._reuse is not None and len(admit.at):
+            for number, rows in zip(admit.keys[0].tolist(), self.state.waiting.resident.take(admit.at).tolist(), strict=True):
+                self._reuse.take(number, rows)
         return authorized.plan, cost_ns
 
     def complete(self, now_ns: int) -> IterationResult:
@@ -185,6 +218,10 @@ class Engine:
         result = execute(self.state, authorized, self._truths, tokens=True)
         self.state = self.core.publish(self.state, authorized, result, now_ns)
         self.preemptions += len(authorized.plan.preempt.at)
+        if self._reuse is not None:
+            first = result.rows[EMITTED_AFTER] > result.rows[EMITTED_BEFORE]
+            for number in result.rows[HANDLE].compress(first & (result.rows[EMITTED_BEFORE] == 0)).tolist():
+                self._reuse.keep(number)
         return result
 
     def tokens_of(self, result: IterationResult) -> Iterator[Published]:
@@ -197,14 +234,20 @@ class Engine:
         columns = (rows[HANDLE].tolist(), result.tokens.tolist(), prompts.tolist(), rows[TERMINAL].tolist())
         for number, token, prompt, ended in zip(*columns, strict=True):
             if token >= 0:
-                yield Published(self._desk.names[number], token, prompt, FINISH_REASONS.get(ended))
+                cached = self._reuse.taken(number) if prompt and self._reuse is not None else 0
+                yield Published(self._desk.names[number], token, prompt, FINISH_REASONS.get(ended), cached)
             if ended:
-                self._desk.forget(number)
+                self._forget(number)
 
     def _cut(self, now_ns: int) -> None:
         desk = self._desk
         new = declared_table(list(desk.arrivals.values())) if desk.arrivals else None
-        self.state = self.core.cut(self.state, now_ns, new, desk.cancels)
+        self.state = self.core.cut(self.state, now_ns, new, desk.cancels, self._reuse)
         for number in desk.cancels:
-            desk.forget(number)
+            self._forget(number)
         desk.arrivals, desk.cancels = {}, []
+
+    def _forget(self, number: int) -> None:
+        self._desk.forget(number)
+        if self._reuse is not None:
+            self._reuse.forget(number)

@@ -14,6 +14,7 @@ Bools = npt.NDArray[np.bool_]
 _COLUMN_FIELDS: Final = {"priority_rank": PRIORITY, "arrival_order": ORDER, "request_id": HANDLE, "request_generation": GENERATION}
 
 
+_QUEUE_ORDER: Final = ("queue_position",)
 _LET_IN, _DECODE = np.int64(2), int(Phase.DECODE)
 
 
@@ -24,6 +25,8 @@ def order_keys(tie_break: tuple[str, ...], members: Table, kept: int, at: Int64,
     already, 1 let in. ``queue_position``: place in queue order, running first. ``request_id`` is the request's number. ``own``: fields of
     the policy, one value for each member. Raises KeyError for a field that neither side knows.
     """
+    if tie_break == _QUEUE_ORDER:
+        return at.reshape(1, -1)
     keys = np.empty((len(tie_break), len(at)), np.int64)
     for row, name in enumerate(tie_break):
         keys[row] = own[name].take(at) if name in own else _contract_field(name, members, kept, at)

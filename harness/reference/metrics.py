@@ -51,7 +51,7 @@ class Page:
             ("requests_aborted", counts.aborted, "Requests whose client left"),
             ("prompt_tokens", counts.prompt_tokens, "Prompt tokens of requests that reached their first token"),
             ("generation_tokens", counts.generation_tokens, "Tokens generated"),
-            ("cached_tokens", 0, "Prompt tokens taken from a prefix cache; there is none"),
+            ("cached_tokens", counts.cached_tokens, "Prompt tokens taken from the prefix store, of those requests"),
             ("preemptions", engine.preemptions, "Requests that lost their KV while running"),
             ("recomputed_tokens", engine.state.recomputed_rows, "Rows computed again after a preemption"),
             ("iterations", late.iterations, "Iterations completed"),

@@ -41,11 +41,13 @@ def chunk(data: bytes) -> bytes:
 class Reply:
     """Builds the bytes of one answer from its tokens, streamed or whole."""
 
-    __slots__ = ("_asked", "_base", "_open", "_tokens")
+    __slots__ = ("_asked", "_base", "_open", "_tokens", "cached_tokens")
 
     def __init__(self, asked: Asked, request_id: str, created: int, model: str) -> None:
         self._asked = asked
         self._tokens: list[int] = []
+        self.cached_tokens = 0
+        """prompt tokens that came from the prefix store; set before the first token"""
         kind = "chat.completion.chunk" if asked.chat else "text_completion"
         self._base: dict[str, Any] = {"id": request_id, "object": kind, "created": created, "model": model}
         self._open = b"data: " + orjson.dumps(self._base)[:-1] + b","
@@ -85,7 +87,10 @@ class Reply:
         usage = b""
         if self._asked.continuous_usage:
             prompt = self._asked.prompt_tokens
-            usage = b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}' % (prompt, prompt + completion, completion)
+            # Said once, with the first token: a client that closes the stream after its last wanted token never sees the final usage.
+            cached = b',"prompt_tokens_details":{"cached_tokens":%d}' % self.cached_tokens if completion == 1 else b""
+            counts = (prompt, prompt + completion, completion, cached)
+            usage = b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d%b}' % counts
         return b'%b"choices":[%b]%b}\n\n' % (self._open, choice, usage)
 
     def _choice(self, token: int, finish: str | None) -> bytes:
@@ -101,5 +106,5 @@ class Reply:
             "prompt_tokens": prompt,
             "total_tokens": prompt + completion,
             "completion_tokens": completion,
-            "prompt_tokens_details": {"cached_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }

@@ -40,6 +40,7 @@ from harness.reference.cost import CostModel
 from harness.reference.driver import Driver
 from harness.reference.engine import Engine
 from harness.reference.metrics import Page
+from harness.reference.prefix import PrefixStore, chain_of
 from harness.reference.registry import make_policy
 from harness.reference.replies import Reply
 from harness.reference.tokens import VOCAB_SIZE, Truth, model_digest, natural_length, tokenizer_digest
@@ -57,6 +58,10 @@ class _Answer:
         self._reply = reply
         self._done = done
         self._stream = stream
+
+    def reused(self, tokens: int) -> None:
+        """Keep for the usage how much of the prompt was not computed."""
+        self._reply.cached_tokens = tokens
 
     def publish(self, token: int, finish: str | None) -> None:
         """Send one token, or keep it until the answer is whole."""
@@ -126,6 +131,7 @@ class Application:
             connection.start_stream()
         self._waiting_for[connection] = request_id
         truth = self._truth(asked)
+        chain = chain_of(asked.ids, self._args.prefix_block) if self._args.prefix_cache_tokens else ()
         engine.submit(
             request_id,
             asked.prompt_tokens,
@@ -134,6 +140,7 @@ class Application:
             priority=asked.priority,
             client=asked.client,
             arrival_ns=self._driver.now_ns(),
+            chain=chain,
         )
         self._driver.attach(request_id, _Answer(connection, reply, self._served, stream=asked.stream))
 
@@ -146,7 +153,7 @@ class Application:
         if "model" in fields:
             check_model(fields, self._args.model)
         ids = chat_ids(fields["messages"]) if "messages" in fields else prompt_ids(fields.get("prompt"))
-        connection.respond(200, orjson.dumps({"count": len(ids), "max_model_len": self._args.max_model_len, "tokens": ids}))
+        connection.respond(200, orjson.dumps({"count": len(ids), "max_model_len": self._args.max_model_len, "tokens": list(ids)}))
 
 
 def server_info(args: argparse.Namespace) -> dict[str, Any]:
@@ -160,7 +167,8 @@ def server_info(args: argparse.Namespace) -> dict[str, Any]:
         "dtype": args.dtype,
         "quantization": "none",
         "kv_capacity_tokens": args.kv_cache_tokens,
-        "prefix_caching": False,
+        "prefix_caching": args.prefix_cache_tokens > 0,
+        "block_size": args.prefix_block if args.prefix_cache_tokens else None,
         "vocab_size": VOCAB_SIZE,
         "chat_overhead_tokens": CHAT_MESSAGE_OVERHEAD + CHAT_GENERATION_OVERHEAD,
         "model_digest": model_digest(args.natural_mean),
@@ -185,7 +193,8 @@ def make_engine(args: argparse.Namespace) -> Engine:
     """Build the engine the arguments describe. Raises UsageError for an unknown policy."""
     budgets = Budgets(args.max_num_batched_tokens, args.max_num_seqs, args.kv_cache_tokens, args.kv_watermark)
     costs = CostModel(args.cost_base, args.cost_prefill_token, args.cost_decode_row, args.cost_context_token)
-    return Engine(make_policy(args.policy), budgets, costs)
+    prefix = PrefixStore(args.prefix_block, args.prefix_cache_tokens) if args.prefix_cache_tokens else None
+    return Engine(make_policy(args.policy), budgets, costs, prefix=prefix)
 
 
 def _warm(args: argparse.Namespace) -> None:

@@ -80,6 +80,6 @@ class Truth:
         return _FIRST_PRINTABLE + mix(self.seed, index) % _PRINTABLES
 
 
-def encode_text(text: str) -> list[int]:
+def encode_text(text: str) -> bytes:
     """Token ids of a text: its UTF-8 bytes."""
-    return list(text.encode("utf-8"))
+    return text.encode("utf-8")

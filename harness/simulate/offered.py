@@ -28,6 +28,7 @@ from harness.reference.contract import (
 from workloads import Schedule
 
 NEVER = np.iinfo(np.int64).max
+_NOBODY = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +105,7 @@ class Arrivals:
         self._fixed = self._fixed.take(offered.arrival_ns.take(self._fixed).argsort(kind="stable"))
         self._fixed_ns = offered.arrival_ns.take(self._fixed)
         self._next = 0
+        self._soonest_ns = int(self._fixed_ns[0]) if len(self._fixed_ns) else NEVER
         self._heap: list[tuple[int, int]] = []
         self._missing = {request: set(rows) for request, rows in offered.waits_for.items()}
         self._followers: dict[int, list[int]] = {}
@@ -113,14 +115,16 @@ class Arrivals:
 
     def next_ns(self) -> int:
         """When the next request comes due; NEVER when none is known to."""
-        fixed = int(self._fixed_ns[self._next]) if self._next < len(self._fixed_ns) else NEVER
-        return min(fixed, self._heap[0][0]) if self._heap else fixed
+        return min(self._soonest_ns, self._heap[0][0]) if self._heap else self._soonest_ns
 
     def due(self, now_ns: int) -> tuple[Int64, Int64]:
         """Requests due up to and at ``now_ns`` and their arrivals, by (arrival, request); each is given once."""
+        if now_ns < self._soonest_ns and not self._heap:
+            return _NOBODY, _NOBODY
         stop = int(self._fixed_ns.searchsorted(now_ns, side="right"))
         requests, arrivals = self._fixed[self._next : stop], self._fixed_ns[self._next : stop]
         self._next = stop
+        self._soonest_ns = int(self._fixed_ns[stop]) if stop < len(self._fixed_ns) else NEVER
         if not (self._heap and self._heap[0][0] <= now_ns):
             return requests, arrivals
         both = list(zip(arrivals.tolist(), requests.tolist(), strict=True))

@@ -22,6 +22,7 @@ from harness.reference.contract import (
     IterationResult,
     SchedulerState,
     Table,
+    occurs,
 )
 from harness.reference.engine import Core
 from harness.reference.execute import Truths, execute
@@ -124,7 +125,8 @@ class _Run:
         now = 0
         while True:
             self._cut(now)
-            authorized, cost_ns = self.core.decide(self.state)
+            self.state, authorized, cost_ns, preempted = self.core.settle(self.state)
+            self.counts.preemptions += preempted
             if not len(authorized.plan.work.at):
                 later = self._idle_until(now)
                 self._sample(min(later, self.until_ns))
@@ -206,13 +208,13 @@ class _Run:
         """Keep the stamps of what was emitted, and see who ended."""
         rows, counts = result.rows, self.counts
         emits = rows[EMITTED_AFTER] > rows[EMITTED_BEFORE]
-        emitted = rows.compress(emits, axis=1)
+        emitted = rows.compress(emits, axis=1) if b"\0" in emits.tobytes() else rows
         numbers = emitted[HANDLE]
         self.tokens.append(numbers.copy())
         self.stamps.append(done)
         counts.generation_tokens += len(numbers)
         first = emitted[EMITTED_BEFORE] == 0
-        if np.count_nonzero(first):
+        if occurs(first):
             counts.prompt_tokens += int(emitted[COMPUTED_AFTER].compress(first).sum())
         if self.may_close:
             requests = self.request_of.take(numbers)
