@@ -60,6 +60,7 @@ def _read(blocks: Iterator[bytes], name: str, release: Release, capacity: int = 
     data = chain((first,) if first else (), blocks)
     for block, fast in in_order(lambda block: (block, _parse_block(block, release)), data):
         rows.add(block, fast)
+    pa.default_memory_pool().release_unused()  # it would keep some blocks' worth for its next call, beside all that is made of the trace
     if rows.line == 2:
         rows.problems.add("trace.no_rows", "rows=0: the file holds a header and nothing else", REPIN, 1)
     rows.problems.raise_if_any()
