@@ -125,3 +125,31 @@ def test_loading_gives_the_verified_trace_and_its_reference(tmp_path: Path) -> N
         "licence": "unknown",
         "attribution": trace.attribution,
     }
+
+
+def test_another_file_of_the_name_is_refused_by_its_digest_and_not_for_what_it_holds(tmp_path: Path) -> None:
+    put(tmp_path / "conv.csv", b"nothing like a trace")
+    with pytest.raises(UsageError) as caught:
+        load_trace(source(), [tmp_path])
+    assert [p.code for p in caught.value.problems] == ["trace.digest_mismatch"]
+    put(tmp_path / "conv.csv", RAW + b"2023-11-16 18:15:47.0000000,1,1\n")
+    with pytest.raises(UsageError) as caught:
+        load_trace(source(), [tmp_path])
+    assert [p.code for p in caught.value.problems] == ["trace.digest_mismatch"]
+
+
+def test_a_pinned_file_that_is_no_trace_says_what_is_wrong_in_it(tmp_path: Path) -> None:
+    raw = b"nothing like a trace"
+    put(tmp_path / "conv.csv", raw)
+    with pytest.raises(UsageError, match=r"trace\.header"):
+        load_trace(source(sha256=hashlib.sha256(raw).hexdigest()), [tmp_path])
+
+
+def test_a_file_found_twice_by_the_search_path_is_one_file(tmp_path: Path) -> None:
+    path = put(tmp_path / "a" / "conv.csv")
+    assert finding.sole_candidate(source(), [tmp_path, tmp_path / "a"]) == path
+    put(tmp_path / "b" / "conv.csv", b"other")
+    assert finding.sole_candidate(source(), [tmp_path]) is None
+    assert load_trace(source(), [tmp_path]).sha256 == SHA
+    assert finding.sole_candidate(source("absent"), [tmp_path]) is None
+    assert finding.sole_candidate(source("../conv.csv"), [tmp_path]) is None

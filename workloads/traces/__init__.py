@@ -13,7 +13,7 @@ from harness.errors import UsageError
 from workloads.plan import TraceSource
 from workloads.schedule import Trace
 from workloads.traces.contract import FormatInfo, Options, Reader
-from workloads.traces.find import file_digest, find_trace
+from workloads.traces.find import check_digest, file_digest, find_trace, sole_candidate
 from workloads.traces.provenance import UNKNOWN, Provenance, provenance_of
 from workloads.traces.registry import checked_options, formats, get_reader, guess_format
 
@@ -58,10 +58,14 @@ def load_trace(source: TraceSource, search_path: Sequence[Path], seed: int = 0) 
 
 @lru_cache(maxsize=1)
 def _load(source: TraceSource, search_path: tuple[Path, ...], seed: int) -> Trace:
-    trace = read_trace(source.format, find_trace(source, search_path), source.options, seed)
-    if trace.sha256 != source.sha256:  # the file changed between the search and the read
-        what = f"sha256={trace.sha256}: the manifest pins {source.sha256} for {source.name!r}"
-        raise UsageError.single("trace.digest_mismatch", what, "the file changed while it was read; let its writer finish first")
+    # Where only one file can be meant, one pass of hashing beside the read decides; a search would hash it a first time.
+    path = sole_candidate(source, search_path) or find_trace(source, search_path)
+    try:
+        trace = read_trace(source.format, path, source.options, seed)
+    except UsageError:
+        check_digest(source, path, file_digest(path))  # what is wrong inside another file than the one meant is of no interest
+        raise
+    check_digest(source, path, trace.sha256)
     return trace
 
 

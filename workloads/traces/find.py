@@ -41,6 +41,20 @@ def find_trace(source: TraceSource, search_path: Sequence[Path]) -> Path:
     raise UsageError(*(_mismatches(source, wrong) if wrong else [_not_found(source, searched)]))
 
 
+def sole_candidate(source: TraceSource, search_path: Sequence[Path]) -> Path | None:
+    """Return the one file called ``source.name``, not yet verified; None when there is none or several to choose from by content."""
+    if Path(source.name).name != source.name:
+        return None
+    found = {path.resolve(): path for directory in search_path for path in _candidates(source.name, directory, [])}
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def check_digest(source: TraceSource, path: Path, digest: str) -> None:
+    """Raise ``trace.digest_mismatch`` unless ``digest``, that of the file at ``path``, is the pinned one."""
+    if digest != source.sha256:
+        raise UsageError(*_mismatches(source, [(path, digest)]))
+
+
 def file_digest(path: Path) -> str:
     """Sha256 of a file's bytes, hex. Raises UsageError when it cannot be read."""
     try:
