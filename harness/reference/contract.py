@@ -79,6 +79,15 @@ class _Column:
         return column
 
 
+class _Buffer:
+    """Storage that successive snapshots of a growing queue share: each sees only the columns it was made with, none is written twice."""
+
+    __slots__ = ("cells", "used")
+
+    def __init__(self, cells: Int64, used: int) -> None:
+        self.cells, self.used = cells, used
+
+
 class Table:
     """Members of one queue in queue order: ``cells`` (COLUMNS, n) int64, read-only from construction on.
 
@@ -86,7 +95,7 @@ class Table:
     (F01-F04; a rebuild ends at the computed frontier). The interval starts at ``resident`` in every phase.
     """
 
-    __slots__ = ("_limit", "_phase", "_size", "cells")
+    __slots__ = ("_buffer", "_end", "_limit", "_phase", "_size", "cells")
 
     handle = _Column(HANDLE)
     generation = _Column(GENERATION)
@@ -107,8 +116,9 @@ class Table:
     ttft_ns = _Column(TTFT_NS)
     tbt_ns = _Column(TBT_NS)
 
-    def __init__(self, cells: Int64) -> None:
+    def __init__(self, cells: Int64, buffer: _Buffer | None = None, end: int = 0) -> None:
         cells.flags.writeable = False
+        self._buffer, self._end = buffer, end
         self.cells = cells
         self._size: int = cells.shape[1]
         self._phase: Int64 | None = None
@@ -139,9 +149,22 @@ class Table:
         """All members but those at positions (k,); order is kept."""
         if not len(at):
             return self
+        if int(at[0]) == 0 and int(at[-1]) == len(at) - 1 and at.tobytes() == _IDENTITY_BYTES[: 8 * len(at)]:
+            return Table(self.cells[:, len(at) :], self._buffer, self._end)  # the head of a queue leaves without a copy of the rest
         keep = np.ones(len(self), bool)
         keep[at] = False
         return Table(self.cells.compress(keep, axis=1))
+
+    def with_more(self, new: Table) -> Table:
+        """All members, then ``new`` ones; over a sequence of calls the cost is linear in what came in, however long the queue is."""
+        end, buffer = self._end + len(new), self._buffer
+        if buffer is None or buffer.used != self._end or end > buffer.cells.shape[1]:
+            end = self._size + len(new)
+            buffer = _Buffer(np.empty((COLUMNS, max(64, 2 * end)), np.int64), self._size)
+            buffer.cells[:, : self._size] = self.cells
+        buffer.cells[:, end - len(new) : end] = new.cells
+        buffer.used = end
+        return Table(buffer.cells[:, end - len(new) - self._size : end], buffer, end)
 
     def _derive(self) -> None:
         cells = self.cells

@@ -35,7 +35,7 @@ class PackedIteration(NamedTuple):
     """Execution metadata of one plan. Rows are packed in plan order; segment i owns rows [offsets[i], offsets[i + 1]) (F14).
 
     ``offsets`` (n + 1,); ``request`` and ``generation`` (Q,) route each row; ``segment`` (Q,) says whose it is; ``position`` (Q,) counts
-    within the request; ``phase`` (Q,); ``history`` (n,) rows of the request's cache that lie before its segment; ``cache`` (n,) logical handles.
+    within the request; ``phase`` (Q,); ``history`` (n,) rows of the request's cache before its segment; ``cache`` (n,) logical handles.
     """
 
     decision_id: int
@@ -104,7 +104,8 @@ def visible(packed: PackedIteration, segment: int) -> Bools:
 def global_visibility(packed: PackedIteration, key_segment: Int64, key_position: Int64) -> Bools:
     """F17 over any set of keys (K,): (Q, K), true where query r and key s are of one request and s lies at or before r."""
     same = packed.segment[:, None] == key_segment[None, :]
-    return same & (key_position[None, :] <= packed.position[:, None])
+    seen: Bools = same & (key_position[None, :] <= packed.position[:, None])
+    return seen
 
 
 def validate_visibility(packed: PackedIteration, key_segment: Int64, key_position: Int64, allowed: Bools) -> list[Problem]:

@@ -168,7 +168,7 @@ def server_info(args: argparse.Namespace) -> dict[str, Any]:
         "quantization": "none",
         "kv_capacity_tokens": args.kv_cache_tokens,
         "prefix_caching": args.prefix_cache_tokens > 0,
-        "block_size": args.prefix_block if args.prefix_cache_tokens else None,
+        "block_size": args.prefix_block,
         "vocab_size": VOCAB_SIZE,
         "chat_overhead_tokens": CHAT_MESSAGE_OVERHEAD + CHAT_GENERATION_OVERHEAD,
         "model_digest": model_digest(args.natural_mean),

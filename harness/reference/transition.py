@@ -56,7 +56,7 @@ def arrive(state: SchedulerState, new: Table) -> SchedulerState:
     if clients > service.shape[1]:
         service = np.concatenate((service, np.zeros((2, clients - service.shape[1]), np.int64)), axis=1)
         service.flags.writeable = False
-    return state._replace(state_version=state.state_version + 1, waiting=join((state.waiting, new)), finished=EMPTY, service=service)
+    return state._replace(state_version=state.state_version + 1, waiting=state.waiting.with_more(new), finished=EMPTY, service=service)
 
 
 def cancel(state: SchedulerState, handles: Iterable[int]) -> SchedulerState:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.reference import contract as c
 from harness.reference.contract import Authorized, IterationResult, Table, Terminal
@@ -160,3 +162,20 @@ def test_debits_of_many_clients_are_exact() -> None:
     everyone, _ = service_of(one, Authorized.of(PLAN, table(*(row | {c.CLIENT: 0} for row in (ROW_A, ROW_B, ROW_C)))), RESULT.rows)
     assert (debits.sum(axis=1).tolist(), rebuilt) == ([2, 2], 0)
     assert everyone[:, 0].tolist() == [2, 2]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=40))
+def test_a_queue_that_grows_and_loses_its_head_keeps_every_snapshot(steps: list[tuple[int, int]]) -> None:
+    queue, expected, number, kept = table(), list[int](), 0, []
+    for more, fewer in steps:
+        queue = queue.with_more(table(*(member(number + i) for i in range(more))))
+        expected += range(number, number + more)
+        number += more
+        fewer = min(fewer, len(expected))
+        queue, expected = queue.without(np.arange(fewer)), expected[fewer:]
+        kept.append((queue, list(expected)))
+    # A second branch from an old snapshot must not write over the first one's members.
+    branches = [(old.with_more(table(member(999))), [*members, 999]) for old, members in kept]
+    for snapshot, members in [*kept, *branches]:
+        assert snapshot.handle.tolist() == members
+        assert snapshot.prompt.tolist() == [4] * len(members)

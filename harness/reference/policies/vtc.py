@@ -94,13 +94,14 @@ class _Fair(Policy):
         """Lift the counters of clients that enter the queue, so that idle time earns no credit (F56)."""
         memory = _grown(_counters(state.memory), state.service.shape[1])
         lift, queued = memory.lift.copy(), memory.queued.copy()
-        for client in dict.fromkeys(state.waiting.client.tolist()):
-            if not queued[client]:
-                others = queued.nonzero()[0]
-                floor = int((memory.charged + lift).take(others).min()) if len(others) else memory.last
-                lift[client] += max(0, floor - int(memory.charged[client] + lift[client]))
-                queued[client] = 1
-        return Counters(memory.charged, lift, _queued(state.waiting, len(lift)), memory.last)
+        now = _queued(state.waiting, len(lift))
+        came = ((now > 0) & (queued == 0)).nonzero()[0].tolist()
+        for client in sorted(came, key=lambda who: int((state.waiting.client == who).argmax())):  # in the order in which they came
+            others = queued.nonzero()[0]
+            floor = int((memory.charged + lift).take(others).min()) if len(others) else memory.last
+            lift[client] += max(0, floor - int(memory.charged[client] + lift[client]))
+            queued[client] = 1
+        return Counters(memory.charged, lift, now, memory.last)
 
     def learn(self, workload: WorkloadManifest, state: SchedulerState, done: Completed) -> Counters:  # noqa: ARG002 - the seam
         """Charge, and note who left the queue."""
