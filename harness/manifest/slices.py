@@ -33,7 +33,8 @@ class Slice:
 def needed_ns(horizon_ns: int, steps: Sequence[Step], compression: float) -> int | None:
     """Return the trace time that fills ``horizon_ns`` after the chain and the load's compression; None: a window step leaves too little.
 
-    Works backwards: a compression by f needs f times as much, a window needs what lies before it too, a loop gives its trace several times.
+    Works backwards: a compression by f needs f times as much, a window all of what it names and what lies before, however much less the
+    run needs of it, a loop gives its trace several times.
     """
     need = Fraction(horizon_ns) * Fraction(str(compression))
     for step in reversed(steps):
@@ -42,7 +43,7 @@ def needed_ns(horizon_ns: int, steps: Sequence[Step], compression: float) -> int
         elif isinstance(step, WindowStep):
             if need > step.to - step.from_:
                 return None
-            need += step.from_
+            need = Fraction(step.to)
         elif isinstance(step, LoopStep):
             need /= step.times
         elif isinstance(step, RetimeStep):
