@@ -80,7 +80,8 @@ class ReferenceRuntime:
                 "read the server's log; another program may answer on that port",
             )
         chat_overhead = info.get("chat_overhead_tokens", 0)
-        return Target(base_url, pins.model.id, "bytes", int(info["vocab_size"]), length, chat_overhead=int(chat_overhead))
+        vocabulary, block = int(info["vocab_size"]), info.get("block_size") if info.get("prefix_caching") else None
+        return Target(base_url, pins.model.id, "bytes", vocabulary, length, cacheable_block=block, chat_overhead=int(chat_overhead))
 
     def facts(self, arm: Arm, pins: Pins, base_url: str, log: Path | None) -> dict[str, Fact]:
         """What /server_info, /version and /v1/models say; a page that does not answer leaves its facts unknown."""
@@ -105,6 +106,7 @@ _FROM_INFO = {
     "server.effective_config": "effective_config",
     "server.packages": "packages",
     "server.prefix_caching": "prefix_caching",
+    "server.block_size": "block_size",
     "model.digest": "model_digest",
     "model.revision": "model_digest",
     "tokenizer.digest": "tokenizer_digest",

@@ -209,6 +209,27 @@ def test_counters_add_up(server: str) -> None:
     assert [metric(server, name) - b for name, b in zip(names, before, strict=True)] == [3, 9, 12]
 
 
+def test_a_prompt_that_came_before_is_taken_from_the_store_and_reported(server: str, tmp_path: Path) -> None:
+    prompt = [i % 251 for i in range(100)]
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    arm = reference_arm(**{"prefix-cache-tokens": 4096})
+    with running(ReferenceRuntime(), arm, PINS, tmp_path) as (caching, _):
+        for base_url, expected in ((caching, [0, 96, 96]), (server, [0, 0, 0])):
+            before = metric(base_url, "cached_tokens_total")
+            with client(base_url) as connection:
+                whole = [json.loads(post(connection, completion(prompt=prompt))[1]) for _ in range(2)]
+                _, stream = post(connection, completion(prompt=prompt, stream=True, stream_options=options))
+            first, last = data_events(stream)[0], data_events(stream)[-2]
+            said = [*(answer["usage"] for answer in whole), first["usage"]]
+            assert [usage["prompt_tokens_details"]["cached_tokens"] for usage in said] == expected  # floor(99 / 16) blocks of 16
+            assert last["usage"]["prompt_tokens_details"] == first["usage"]["prompt_tokens_details"]
+            assert metric(base_url, "cached_tokens_total") - before == sum(expected)
+        facts = ReferenceRuntime().facts(arm, PINS, caching, None)
+        assert (facts["server.prefix_caching"].value, facts["server.block_size"].value) == (True, 16)
+        assert ReferenceRuntime().target(arm, PINS, caching).cacheable_block == 16
+        assert ReferenceRuntime().target(arm, PINS, server).cacheable_block is None
+
+
 def test_facts_name_what_was_asked_for(server: str) -> None:
     runtime = ReferenceRuntime()
     facts = runtime.facts(reference_arm(), PINS, server, None)

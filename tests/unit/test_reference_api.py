@@ -39,8 +39,8 @@ def test_defaults_of_both_routes() -> None:
 
 
 def test_text_is_counted_in_bytes() -> None:
-    assert prompt_ids("aé") == [97, 0xC3, 0xA9]
-    assert prompt_ids([[5, 6]]) == [5, 6]
+    assert prompt_ids("aé") == b"a\xc3\xa9"
+    assert prompt_ids([[5, 6]]) == bytes([5, 6])
     assert len(chat_ids([{"role": "user", "content": [{"type": "text", "text": "ab"}]}])) == 9
 
 
@@ -146,7 +146,8 @@ def test_a_stream_carries_ids_usage_and_its_end_mark() -> None:
     made = reply(stream=True, return_token_ids=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
     first, last = events(made.stream(72, None)), events(made.stream(0, "stop"))
     assert first[0]["choices"] == [{"index": 0, "text": "H", "logprobs": None, "finish_reason": None, "token_ids": [72]}]
-    assert first[0]["usage"] == {"prompt_tokens": 3, "total_tokens": 4, "completion_tokens": 1}
+    cached = {"cached_tokens": 0}  # with the first token, for clients that never see the last
+    assert first[0]["usage"] == {"prompt_tokens": 3, "total_tokens": 4, "completion_tokens": 1, "prompt_tokens_details": cached}
     assert last[0]["choices"][0] == {"index": 0, "text": "", "logprobs": None, "finish_reason": "stop", "token_ids": [0]}
     assert last[1]["choices"] == []
     assert last[1]["usage"]["completion_tokens"] == 2
@@ -203,8 +204,8 @@ def test_any_duration_is_parsed_or_refused(text: str) -> None:
 
 def test_arguments_that_contradict_each_other_are_refused_together() -> None:
     with pytest.raises(UsageError) as caught:
-        arguments.parse(["--kv-cache-tokens", "10", "--max-model-len", "20", "--kv-watermark", "10"])
-    assert [p.code for p in caught.value.problems] == ["kv_too_small", "watermark_too_large"]
+        arguments.parse(["--kv-cache-tokens", "10", "--max-model-len", "20", "--kv-watermark", "10", "--prefix-cache-tokens", "15"])
+    assert [p.code for p in caught.value.problems] == ["kv_too_small", "watermark_too_large", "prefix_cache_too_small"]
 
 
 def test_the_parser_describes_itself(capsys: pytest.CaptureFixture[str]) -> None:
