@@ -9,12 +9,13 @@ import math
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -24,11 +25,12 @@ from harness.campaign.runner import run_campaign
 from harness.cli.app import main
 from harness.cli.sides import analyze_campaign
 from harness.clock import MonotonicClock
-from harness.manifest import expand, load_manifest
+from harness.manifest import PlannedRun, expand, load_manifest
 from harness.observe import host_facts
 from harness.record.reader import RunRecord, latest_sealed, read_run
 from harness.record.schema import MEASUREMENT_PROTOCOL
 from harness.record.spec import CertificateRef
+from harness.replay.contract import Progress
 from tests.e2e.test_campaign import ROOT, SHA, TRACES, command
 
 pytestmark = pytest.mark.e2e
@@ -415,3 +417,66 @@ def test_pauses_that_nobody_knows_are_refused_before_a_server_starts(tmp_path: P
         refused = ask(name, path, "--traces", OWN, *args, expect=2)
         assert [problem["code"] for problem in refused["error"]] == ["workload.think_unknown"]
     assert not (tmp_path / "results").exists()
+
+
+def led(path: Path, strike: Callable[[], None], at_s: float) -> Path:
+    """Run a campaign in this process and ``strike`` once, ``at_s`` after the epoch."""
+    left = [strike]
+
+    def watch(_run: PlannedRun, _live: Progress, elapsed_s: float) -> None:
+        if left and elapsed_s >= at_s:
+            left.pop()()
+
+    settings = Settings(path.parent / "results", (TRACES, OWN), None, MonotonicClock(), watch, lambda _: None)
+    run_campaign(expand(load_manifest(path)), settings)
+    assert not left
+    return path.parent / "results" / path.stem
+
+
+def processes() -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """The server under test, and the workers: whoever holds a connection to it."""
+    below = psutil.Process().children(recursive=True)
+    serving = [p for p in below if "harness.reference.server" in " ".join(p.cmdline()) and p.net_connections("tcp")]
+    (port,) = {c.laddr.port for p in serving for c in p.net_connections("tcp")}
+    calling = [p for p in below if any(c.raddr and c.raddr.port == port for c in p.net_connections("tcp")) and p not in serving]
+    return serving, calling
+
+
+def test_users_of_a_closed_loop_outlive_their_server_and_every_try_is_counted(tmp_path: Path) -> None:
+    users = 4
+    lengths = "lengths: {input: {kind: constant, value: 20}, output: {kind: constant, value: 4}}"
+    path = manifest(
+        tmp_path, "gone", lengths, "arrivals: {process: constant}", "loop: closed", f"users: {users}", "sessions: {think-time: 20ms}",
+        "output-length: forced", load="{rate: [100/s]}",
+    )  # fmt: skip
+    campaign = led(path, lambda: [p.kill() for p in processes()[0]] and None, 1.5)
+    _, came = columns(the_record(campaign))
+    refused = [row for row in came if row["end_kind"] == "connect_refused"]
+    # From 1.5 s to 5 s a user tries about once a second; the request that was under way was reset.
+    assert users * 2 <= len(refused) <= users * 4
+    assert any(row["end_kind"] in SERVED for row in came)
+    found = checks(campaign)
+    assert {code: found[code].verdict for code in ("server_survived", "partition_closes", "delivered_load", "seal_intact")} == {
+        "server_survived": "FAIL", "partition_closes": "PASS", "delivered_load": "PASS", "seal_intact": "PASS",
+    }, found["delivered_load"].reason  # fmt: skip
+    outcomes = analysed(campaign).cells[0].runs[0].outcomes
+    assert outcomes.counts[Outcome.FAILED] >= users * 2
+    written(campaign)
+
+
+def test_a_lost_worker_takes_its_sessions_with_it_and_no_others(tmp_path: Path) -> None:
+    path = manifest(tmp_path, "lost", talks(), "loop: partly_open", "sessions: {}", "output-length: forced", client="{fleet: {workers: 2}}")
+    campaign = led(path, lambda: processes()[1][0].kill(), 2.0)
+    planned, came = columns(the_record(campaign))
+    faulty = {row["request_id"] for row in came if row["end_kind"] == "client_fault"}
+    assert faulty
+    later = {row["request_id"] for row in came if row["end_kind"] in SERVED and row["arrival_ns"] > 3 * S}
+    assert later, "the other worker stopped too"
+    assert not {planned[i]["session"] for i in faulty} & {planned[i]["session"] for i in later}
+    for i in faulty:
+        assert came[i]["arrival_ns"] == (None if planned[i]["after"] else planned[i]["arrival_ns"])
+    found = checks(campaign)
+    assert {found[code].verdict for code in ("requests_wellformed", "delivered_load")} == {"FAIL"}
+    assert found["seal_intact"].verdict == "PASS"
+    assert "client faults" in found["requests_wellformed"].reason
+    written(campaign)
