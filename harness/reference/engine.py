@@ -12,9 +12,6 @@ from harness.reference.contract import (
     COMPUTED_AFTER,
     EMITTED_AFTER,
     EMITTED_BEFORE,
-    FINISH_REASONS,
-    HANDLE,
-    NO_LIMIT,
     TERMINAL,
     Authorized,
     Budgets,
@@ -22,7 +19,6 @@ from harness.reference.contract import (
     IterationPlan,
     IterationResult,
     SchedulerState,
-    Table,
     WorkloadManifest,
     declared_table,
 )
@@ -31,6 +27,7 @@ from harness.reference.execute import Truths, execute
 from harness.reference.policy import Completed, Policy
 from harness.reference.prefix import Chain, PrefixStore, Reuse
 from harness.reference.results import validate_result
+from harness.reference.table import FINISH_REASONS, HANDLE, NO_LIMIT, Table
 from harness.reference.tokens import Truth
 from harness.reference.transition import advance, arrive, at_time, cancel, initial_state, set_reused
 from harness.reference.validate import authorize, require

@@ -7,25 +7,19 @@ import numpy as np
 from harness.reference.contract import (
     COMPLETED_END,
     COMPUTED_BEFORE,
-    EMITTED,
     EMITTED_AFTER,
     EMITTED_BEFORE,
     END,
     FAILURE,
-    HANDLE,
-    MAXIMUM,
     PLANNED_END,
-    RESIDENT,
     RESULT_COLUMNS,
     TERMINAL,
     Authorized,
-    Int64,
     IterationResult,
     SchedulerState,
-    Terminal,
-    occurs,
 )
 from harness.reference.results import IDENTITY, clocks_of, service_of
+from harness.reference.table import EMITTED, HANDLE, MAXIMUM, RESIDENT, Int64, Terminal, occurs
 from harness.reference.tokens import Truth, tokens_at
 
 _ENDLESS = np.iinfo(np.int64).max

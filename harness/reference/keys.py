@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from harness.reference.contract import GENERATION, HANDLE, ORDER, PRIORITY, Int64, Phase, Table, occurs
+from harness.reference.table import GENERATION, HANDLE, ORDER, PRIORITY, Int64, Phase, Table, is_identity, occurs
 
 Bools = npt.NDArray[np.bool_]
 _COLUMN_FIELDS: Final = {"priority_rank": PRIORITY, "arrival_order": ORDER, "request_id": HANDLE, "request_generation": GENERATION}
@@ -50,7 +50,7 @@ def _contract_field(name: str, members: Table, kept: int, at: Int64) -> Int64:
 
 def first_descent(keys: Int64) -> int:
     """Index of the first column that sorts before its left neighbour; -1 when the columns ascend (equal keys do not descend)."""
-    if keys.shape[1] < 2:
+    if keys.shape[1] < 2 or (len(keys) == 1 and is_identity(keys)):
         return -1
     tied: Bools | None = None
     for row in keys:

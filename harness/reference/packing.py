@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.errors import Problem
-from harness.reference.contract import GENERATION, HANDLE, PHASE, RESIDENT, Authorized, Int64
+from harness.reference.contract import PHASE, Authorized
 from harness.reference.keys import Bools
+from harness.reference.table import GENERATION, HANDLE, RESIDENT, Int64
 from harness.reference.validate import refusal
 
 Floats = npt.NDArray[np.float64]

@@ -8,29 +8,19 @@ from itertools import islice
 import numpy as np
 
 from harness.reference.contract import (
-    COMPUTED,
-    MAXIMUM,
     NO_MOVES,
-    ORDER,
-    PRIORITY,
-    PROMPT,
-    READY,
-    RESIDENT,
-    Int64,
     IterationPlan,
     Ledger,
     Moves,
     SchedulerState,
-    Table,
     WorkloadManifest,
     credit_rows,
-    join,
     make_work,
     moves,
-    positions_of,
 )
 from harness.reference.keys import first_descent, order_keys
 from harness.reference.policy import Policy
+from harness.reference.table import COMPUTED, MAXIMUM, ORDER, PRIORITY, PROMPT, READY, RESIDENT, Int64, Table, join, positions_of
 
 Victim = Callable[[Table, list[int]], int]
 """Chooses the position that gives way among running positions (in running order)."""
@@ -97,20 +87,19 @@ class Draft:
         else:
             wants = wants.take(order)
         total = int(np.add.reduce(wants))
-        widths = wants if total <= self.tokens_left else serve_in_order(wants, self.tokens_left)
-        chosen = widths.nonzero()[0][: self.sequences_left]
+        if total > self.tokens_left:
+            wants = serve_in_order(wants, self.tokens_left)
+            total = int(np.add.reduce(wants))
+        chosen = wants.nonzero()[0][: self.sequences_left]
         if len(chosen) < len(order):
-            order, widths = order.take(chosen), widths.take(chosen)
-        total = int(np.add.reduce(widths))
+            order, wants = order.take(chosen), wants.take(chosen)
+            total = int(np.add.reduce(wants))
         if self.held + total > self.workload.budgets.kv_capacity:
-            self._serve_short(order, widths, victim)
+            self._serve_short(order, wants, victim)
             return
-        self._book(order, widths, total)
-
-    def _book(self, served: Int64, widths: Int64, total: int) -> None:
-        self._served, self._widths = served, widths
+        self._served, self._widths = order, wants
         self.tokens_left -= total
-        self.sequences_left -= len(served)
+        self.sequences_left -= len(order)
         self.held += total
 
     def _serve_short(self, order: Int64, widths: Int64, victim: Victim | None) -> None:

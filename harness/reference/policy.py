@@ -26,7 +26,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from harness.errors import Problem, UsageError
-from harness.reference.contract import Authorized, Int64, IterationPlan, IterationResult, SchedulerState, Table, WorkloadManifest
+from harness.reference.contract import Authorized, IterationPlan, IterationResult, SchedulerState, WorkloadManifest
+from harness.reference.table import Int64, Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from harness.reference.contract import Int64, Table
+from harness.reference.table import Int64, Table
 
 Chain = tuple[bytes, ...]
 """Digests of the beginnings of one prompt: entry i stands for its first i + 1 blocks, so equal entries mean equal ids from the first on."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.reference.contract import NO_MOVES, READY, RESIDENT, Int64, IterationPlan, SchedulerState, Table, WorkloadManifest, join, moves
+from harness.reference.contract import NO_MOVES, IterationPlan, SchedulerState, WorkloadManifest, moves
 from harness.reference.keys import order_keys
 from harness.reference.passes import positions, seal, serve_in_order
 from harness.reference.policy import Policy
+from harness.reference.table import READY, RESIDENT, Int64, Table, join
 
 
 def ranked_plan(policy: Policy, workload: WorkloadManifest, state: SchedulerState, *, newcomers_evict: bool = False) -> IterationPlan:

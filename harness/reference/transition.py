@@ -7,26 +7,28 @@ from collections.abc import Iterable
 import numpy as np
 
 from harness.reference.contract import (
+    EMITTED_AFTER,
+    EMITTED_BEFORE,
+    RESIDENT_AFTER,
+    TERMINAL,
+    Authorized,
+    IterationResult,
+    SchedulerState,
+    credit_rows,
+)
+from harness.reference.table import (
     CLIENT,
     COMMITTED,
     EMITTED,
-    EMITTED_AFTER,
-    EMITTED_BEFORE,
     EMPTY,
     EPOCH,
     GENERATION,
     LAST_NS,
     READY,
     RESIDENT,
-    RESIDENT_AFTER,
     SNAPSHOT,
-    TERMINAL,
-    Authorized,
     Int64,
-    IterationResult,
-    SchedulerState,
     Table,
-    credit_rows,
     join,
     positions_of,
 )

@@ -13,37 +13,41 @@ import numpy as np
 
 from harness.errors import Problem, TrigpointError
 from harness.reference.contract import (
-    COMMITTED,
-    COMPUTED,
-    EMITTED,
     END,
-    EPOCH,
-    GENERATION,
-    HANDLE,
+    NO_MOVES,
     PHASE,
     POSITION,
-    PROMPT,
-    READY,
-    RESIDENT,
-    SNAPSHOT,
     Authorized,
-    Int64,
     IterationPlan,
     Ledger,
     Moves,
-    Phase,
     SchedulerState,
-    Table,
     Work,
     WorkloadManifest,
     credit_rows,
     eligible,
-    occurs,
-    pick,
 )
 from harness.reference.keys import Bools, first_descent, order_keys
 from harness.reference.policy import Policy
 from harness.reference.projection import LEAKS
+from harness.reference.table import (
+    COMMITTED,
+    COMPUTED,
+    EMITTED,
+    EPOCH,
+    GENERATION,
+    HANDLE,
+    PROMPT,
+    READY,
+    RESIDENT,
+    SNAPSHOT,
+    Int64,
+    Phase,
+    Table,
+    is_identity,
+    occurs,
+    pick,
+)
 
 PLAN_CODES: Final = (
     "stale_state", "stale_decision", "policy_identity", "queue_intent", "duplicate_member", "not_admitted", "unknown_request",
@@ -85,7 +89,8 @@ def refusal(code: str, what: str) -> Problem:
 
 def _judge(policy: Policy, workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan) -> tuple[list[Problem], Table]:
     problems = list(_identity(workload, state, plan))
-    problems += _intents(state, plan)
+    if not (plan.preempt is plan.resume is plan.admit is NO_MOVES):
+        problems += _intents(state, plan)
     if problems:
         return problems, state.running  # positions mean nothing under another state or broken intents
     members = eligible(state, plan.preempt, plan.resume, plan.admit)
@@ -97,7 +102,8 @@ def _judge(policy: Policy, workload: WorkloadManifest, state: SchedulerState, pl
         problems += _intervals(members, plan.work)
         problems += _evidence(policy, workload, state, plan, members)
     problems += _budgets(workload, state, plan)
-    problems += _notes(plan)
+    if plan.notes:
+        problems += _notes(plan)
     return problems, members
 
 
@@ -131,6 +137,8 @@ def _check_move(name: str, move: Moves, queue: Table) -> Iterator[Problem]:
 
 
 def _reach(members: Table, work: Work) -> Iterator[Problem]:
+    if work.cells.shape[1] == len(work.at) <= len(members) and is_identity(work.at):
+        return  # every position from the first on, each once
     at = work.at.tolist()
     if work.cells.shape[1] != len(at) or (at and (min(at) < 0 or max(at) >= len(members))):
         yield refusal("not_admitted", f"at={at}: only {len(members)} members may run after this plan's intents")

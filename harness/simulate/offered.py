@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness.errors import UsageError
-from harness.reference.contract import (
+from harness.reference.table import (
     ARRIVAL_NS,
     CLIENT,
     COLUMNS,

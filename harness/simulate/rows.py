@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.record.schema import REQUESTS, SAMPLES, EventKind
-from harness.reference.contract import FINISH_REASONS, Int64
+from harness.reference.table import FINISH_REASONS, Int64
 from harness.simulate.offered import Offered
 from harness.simulate.virtual import CLIENT_STOP, COMPLETE, COUNTERS, DECLINED, GAUGES, NEVER_DUE, NEVER_SENT, Simulated
 

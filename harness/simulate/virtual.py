@@ -12,20 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.record.schema import EndKind
-from harness.reference.contract import (
-    COMPUTED_AFTER,
-    EMITTED_AFTER,
-    EMITTED_BEFORE,
-    HANDLE,
-    TERMINAL,
-    Int64,
-    IterationResult,
-    SchedulerState,
-    Table,
-    occurs,
-)
+from harness.reference.contract import COMPUTED_AFTER, EMITTED_AFTER, EMITTED_BEFORE, TERMINAL, IterationResult, SchedulerState
 from harness.reference.engine import Core
 from harness.reference.execute import Truths, execute
+from harness.reference.table import HANDLE, Int64, Table, occurs
 from harness.reference.tokens import Truth
 from harness.simulate.offered import NEVER, Arrivals, Offered
 
@@ -149,6 +139,10 @@ class _Run:
 
     def _cut(self, now: int) -> None:
         """Publish arrivals, closes and cancellations that gathered up to ``now``."""
+        if self.state.now_ns == now < self.arrivals.next_ns() and not (self.leaving or self.closing or self.cancels):
+            self.seen_waiting = len(self.state.waiting) + len(self.state.suspended)
+            self.seen_live = self.seen_waiting + len(self.state.running)
+            return
         gone, self.leaving, self.closing = self.leaving, self.closing, []
         requests, came = self.arrivals.due(now)
         new = self._admit(requests, came) if len(requests) else None

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from harness.reference import contract as c
-from harness.reference.contract import Budgets, Declaration, Phase, declared_table
+from harness.reference import table as t
+from harness.reference.contract import Budgets, Declaration, declared_table
 from harness.reference.cost import CostModel
 from harness.reference.engine import Core, online_workload
 from harness.reference.execute import Truths, execute
@@ -18,6 +19,7 @@ from harness.reference.policies.fastserve import LEVEL, skip_join_level
 from harness.reference.policies.sarathi import batch_bound, prefill_decode_ratio
 from harness.reference.policies.vtc import CompletionReconciledVtc, Counters, greatest_charge
 from harness.reference.registry import make_policy
+from harness.reference.table import Phase
 from harness.reference.tokens import Truth
 from harness.simulate import Door, Simulated, simulate
 from tests.unit.test_reference_contract import make_state, member
@@ -85,7 +87,7 @@ def test_one_long_prompt_in_chunks_of_640_under_a_budget_of_768() -> None:
         if step == 3:
             state = policy.cut(state, state.now_ns, declared_table([Declaration(3, 3, 4096, 50)]), [])
         authorized, cost = policy.decide(state)
-        widths = dict(zip(authorized.plan.work.cells[c.HANDLE].tolist(), authorized.plan.work.widths.tolist(), strict=True))
+        widths = dict(zip(authorized.plan.work.cells[t.HANDLE].tolist(), authorized.plan.work.widths.tolist(), strict=True))
         if widths.get(3, 0) > 1 and step >= 3:
             chunks.append(widths.pop(3))
             assert widths == {0: 1, 1: 1, 2: 1}
@@ -123,7 +125,7 @@ def test_the_tail_gives_way_first_come_first_served() -> None:
     made, state = vllm_queue("vllm-shaped-fcfs")
     plan = made.decide(state)[0].plan
     assert plan.preempt.keys[0].tolist() == [1]
-    assert plan.work.cells[c.HANDLE].tolist() == [0]
+    assert plan.work.cells[t.HANDLE].tolist() == [0]
     assert plan.ledger == (1, 1, 5)  # four rows freed, one taken
 
 
@@ -133,7 +135,7 @@ def test_the_least_favoured_gives_way_by_priority_even_when_it_is_the_one_that_a
     assert plan.preempt.keys[0].tolist() == [0]
     assert plan.work.cells.shape[1] == 0
     after, authorized, _, preempted = made.settle(state)
-    assert (preempted, after.suspended.handle.tolist(), authorized.plan.work.cells[c.HANDLE].tolist()) == (1, [0], [1])
+    assert (preempted, after.suspended.handle.tolist(), authorized.plan.work.cells[t.HANDLE].tolist()) == (1, [0], [1])
 
 
 @pytest.mark.parametrize("policy", ["vllm-shaped-fcfs", "vllm-shaped-priority"])

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.reference import contract as c
-from harness.reference.contract import Budgets, IterationPlan, Ledger, Moves, Phase, SchedulerState, Table, WorkloadManifest
+from harness.reference import table as t
+from harness.reference.contract import Budgets, IterationPlan, Ledger, Moves, SchedulerState, WorkloadManifest
 from harness.reference.engine import online_workload
 from harness.reference.keys import first_descent, order_keys
 from harness.reference.passes import seal
 from harness.reference.policies.sarathi import SarathiServeShaped
 from harness.reference.projection import HIDDEN, online_projection
+from harness.reference.table import Phase, Table
 from harness.reference.transition import cancel
 from harness.reference.validate import PLAN_CODES, ContractError, authorize, validate_plan
 
@@ -32,12 +34,12 @@ A, B, C, D, E = range(5)
 
 
 def member(handle: int, **facts: int) -> dict[int, int]:
-    cells = {c.HANDLE: handle, c.ORDER: handle, c.PROMPT: 4, c.MAXIMUM: 8, c.READY: 1, c.LAST_NS: -1, c.TTFT_NS: -1, c.TBT_NS: -1}
-    return cells | {getattr(c, name.upper()): value for name, value in facts.items()}
+    cells = {t.HANDLE: handle, t.ORDER: handle, t.PROMPT: 4, t.MAXIMUM: 8, t.READY: 1, t.LAST_NS: -1, t.TTFT_NS: -1, t.TBT_NS: -1}
+    return cells | {getattr(t, name.upper()): value for name, value in facts.items()}
 
 
 def table(*members: dict[int, int]) -> Table:
-    cells = np.zeros((c.COLUMNS, len(members)), np.int64)
+    cells = np.zeros((t.COLUMNS, len(members)), np.int64)
     for at, facts in enumerate(members):
         for column, value in facts.items():
             cells[column, at] = value
@@ -88,7 +90,7 @@ def test_the_seed_fixture_is_the_plan_of_its_policy_and_spends_both_budgets_exac
     plan = POLICY.plan(WORKLOAD, STATE)
     assert codes(plan) == set()
     assert [(h, g, s) for h, g, s in zip(*plan.work.cells[:3].tolist(), strict=True)] == [(B, 2, 9), (C, 1, 6), (A, 0, 3)]
-    assert list(zip(plan.work.cells[c.RESIDENT].tolist(), plan.work.cells[c.END].tolist(), strict=True)) == [(3, 4), (3, 4), (0, 2)]
+    assert list(zip(plan.work.cells[t.RESIDENT].tolist(), plan.work.cells[c.END].tolist(), strict=True)) == [(3, 4), (3, 4), (0, 2)]
     assert [Phase(p) for p in plan.work.cells[c.PHASE]] == [Phase.DECODE, Phase.DECODE, Phase.PREFILL]
     assert plan.ledger[:2] == (4, 3)
     assert plan.order.T.tolist() == [[0, 0, B, B, 2], [0, 0, C, C, 1], [1, 0, A, A, 0]]
@@ -96,16 +98,16 @@ def test_the_seed_fixture_is_the_plan_of_its_policy_and_spends_both_budgets_exac
 
 
 BAD_PLANS: dict[str, tuple[str, Callable[[], IterationPlan]]] = {
-    "interval before the frontier": ("illegal_interval", lambda: changed(c.RESIDENT, 0, 2)),
+    "interval before the frontier": ("illegal_interval", lambda: changed(t.RESIDENT, 0, 2)),
     "interval beyond the prompt": ("illegal_interval", lambda: changed(c.END, 2, 5)),
     "empty interval": ("illegal_interval", lambda: changed(c.END, 2, 0)),
     "two rows of one decode": ("multi_row_decode", lambda: changed(c.END, 0, 5)),
-    "stale generation": ("stale_generation", lambda: changed(c.GENERATION, 0, 1)),
-    "another request's place": ("unknown_request", lambda: changed(c.HANDLE, 0, 99)),
-    "terminal generation": ("terminal_request", lambda: changed(c.HANDLE, 0, E)),
-    "duplicate request": ("duplicate_member", lambda: changed(c.HANDLE, 0, A)),
-    "stale snapshot": ("stale_snapshot", lambda: changed(c.SNAPSHOT, 1, 5)),
-    "stale suspension": ("stale_suspension", lambda: changed(c.EPOCH, 1, 1)),
+    "stale generation": ("stale_generation", lambda: changed(t.GENERATION, 0, 1)),
+    "another request's place": ("unknown_request", lambda: changed(t.HANDLE, 0, 99)),
+    "terminal generation": ("terminal_request", lambda: changed(t.HANDLE, 0, E)),
+    "duplicate request": ("duplicate_member", lambda: changed(t.HANDLE, 0, A)),
+    "stale snapshot": ("stale_snapshot", lambda: changed(t.SNAPSHOT, 1, 5)),
+    "stale suspension": ("stale_suspension", lambda: changed(t.EPOCH, 1, 1)),
     "stale state": ("stale_state", lambda: PLAN._replace(input_state_version=6)),
     "stale decision": ("stale_decision", lambda: PLAN._replace(decision_id=4)),
     "other policy version": ("policy_identity", lambda: PLAN._replace(policy_version="2")),
@@ -143,11 +145,11 @@ def test_each_budget_is_a_limit_of_its_own(code: str) -> None:
 
 
 BAD_STATES: dict[str, tuple[str, SchedulerState]] = {
-    "dependency not ready": ("unready_request", make_state(ROW_A, ROW_B | {c.READY: 0}, ROW_C)),
-    "committed behind computed": ("view_frontiers", make_state(ROW_A, ROW_B | {c.COMMITTED: 2}, ROW_C)),
-    "resident beyond computed": ("view_frontiers", make_state(ROW_A | {c.RESIDENT: 1}, ROW_B, ROW_C)),
-    "outputs without rows": ("decode_clock", make_state(ROW_A, ROW_B | {c.EMITTED: 2}, ROW_C)),
-    "prompt done without output": ("decode_clock", make_state(ROW_A, ROW_B | {c.EMITTED: 0}, ROW_C)),
+    "dependency not ready": ("unready_request", make_state(ROW_A, ROW_B | {t.READY: 0}, ROW_C)),
+    "committed behind computed": ("view_frontiers", make_state(ROW_A, ROW_B | {t.COMMITTED: 2}, ROW_C)),
+    "resident beyond computed": ("view_frontiers", make_state(ROW_A | {t.RESIDENT: 1}, ROW_B, ROW_C)),
+    "outputs without rows": ("decode_clock", make_state(ROW_A, ROW_B | {t.EMITTED: 2}, ROW_C)),
+    "prompt done without output": ("decode_clock", make_state(ROW_A, ROW_B | {t.EMITTED: 0}, ROW_C)),
 }
 
 
@@ -165,7 +167,7 @@ def test_every_code_has_a_fixture_it_refuses_and_the_valid_plan_has_none() -> No
 
 def test_an_unready_request_that_waits_is_not_let_in() -> None:
     assert len(POLICY.plan(WORKLOAD, make_state(ROW_B, ROW_C)).admit.at) == 0
-    ready = make_state(ROW_B, ROW_C, waiting=(ROW_D | {c.READY: 1},))
+    ready = make_state(ROW_B, ROW_C, waiting=(ROW_D | {t.READY: 1},))
     assert POLICY.plan(WORKLOAD, ready).admit.keys.tolist() == [[D], [0]]
 
 
@@ -252,5 +254,5 @@ def test_the_projection_names_missing_fields_and_duplicates() -> None:
 
 def test_no_record_a_policy_sees_has_a_place_for_the_truth() -> None:
     seen = {name for record in (SchedulerState, IterationPlan, c.Declaration, Ledger) for name in record._fields}
-    columns = {name.lower() for name in dir(c) if name.isupper() and isinstance(getattr(c, name), int)}
+    columns = {name.lower() for module in (c, t) for name in dir(module) if name.isupper() and isinstance(getattr(module, name), int)}
     assert not {name for name in seen | columns if "natural" in name or "realized" in name or "truth" in name or "block" in name}

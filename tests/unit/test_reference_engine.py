@@ -9,10 +9,12 @@ import pytest
 
 from harness.errors import UsageError
 from harness.reference import contract as c
-from harness.reference.contract import Budgets, IterationPlan, IterationResult, Phase
+from harness.reference import table as t
+from harness.reference.contract import Budgets, IterationPlan, IterationResult
 from harness.reference.cost import CostModel
 from harness.reference.engine import Engine, Published
 from harness.reference.registry import POLICIES, make_policy
+from harness.reference.table import Phase
 from harness.reference.tokens import EOS_ID, Truth, natural_length, tokens_at
 
 COSTS = CostModel(base_ns=1_000_000, prefill_token_ns=1_000, decode_row_ns=10_000, context_token_ns=1)
@@ -32,7 +34,7 @@ class Step(NamedTuple):
 
     @property
     def handles(self) -> list[int]:
-        return self.plan.work.cells[c.HANDLE].tolist()
+        return self.plan.work.cells[t.HANDLE].tolist()
 
 
 def make_engine(tokens: int = 16, sequences: int = 4, kv: int = 200, watermark: int = 0, policy: str = "vllm-shaped-fcfs") -> Engine:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.reference.contract import Authorized, Phase, make_work
+from harness.reference.contract import Authorized, make_work
 from harness.reference.packing import (
     PACKING_CODES,
     Layer,
@@ -25,6 +25,7 @@ from harness.reference.packing import (
     validate_visibility,
     visible,
 )
+from harness.reference.table import Phase
 from tests.unit.test_reference_contract import PLAN, member, table
 
 WIDTH, HEADS = 4, 2

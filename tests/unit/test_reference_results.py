@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.reference import contract as c
-from harness.reference.contract import Authorized, IterationResult, Table, Terminal
+from harness.reference import table as t
+from harness.reference.contract import Authorized, IterationResult
 from harness.reference.execute import Truths, execute
 from harness.reference.results import RESULT_CODES, service_of, validate_result
+from harness.reference.table import Table, Terminal
 from harness.reference.tokens import Truth
 from harness.reference.transition import advance, arrive, initial_state, set_ready
 from tests.unit.test_reference_contract import PLAN, ROW_A, ROW_B, ROW_C, STATE, A, B, C, make_plan, make_state, member, table
@@ -22,6 +24,10 @@ TRUTHS = Truths()
 for number, natural in ((A, None), (B, 2), (C, None)):
     TRUTHS.add(number, Truth(7, natural))
 RESULT = execute(STATE, AUTHORIZED, TRUTHS, tokens=True)
+COLUMN = {
+    name.lower(): getattr(c, name)
+    for name in ("COMPLETED_END", "EMITTED_AFTER", "COMPUTED_AFTER", "COMMITTED_AFTER", "RESIDENT_AFTER", "TERMINAL")
+} | {name.lower(): getattr(t, name) for name in ("HANDLE", "GENERATION", "EPOCH")}
 PLACE = {B: 0, C: 1, A: 2}
 
 
@@ -32,7 +38,7 @@ def problems(result: IterationResult, authorized: Authorized = AUTHORIZED) -> se
 def changed(who: int, /, **cells: int) -> IterationResult:
     rows = RESULT.rows.copy()
     for name, value in cells.items():
-        rows[getattr(c, name.upper()), PLACE[who]] = value
+        rows[COLUMN[name], PLACE[who]] = value
     return RESULT._replace(rows=rows)
 
 
@@ -90,7 +96,7 @@ BAD_RESULTS: dict[str, tuple[str, Callable[[], IterationResult]]] = {
 def short_members() -> Table:
     """Members as planned, but C declares two outputs: its second is its last."""
     cells = STATE.running.cells.copy()
-    cells[c.MAXIMUM, C] = 2
+    cells[t.MAXIMUM, C] = 2
     return Table(cells)
 
 
@@ -116,8 +122,8 @@ def test_a_failed_row_is_no_service_and_moves_nothing() -> None:
 
 
 def test_a_suspended_decode_rebuilds_without_new_output_or_service() -> None:
-    state = make_state(ROW_A, ROW_B | {c.RESIDENT: 0, c.EPOCH: 1}, ROW_C, held=3)
-    assert state.running.phase.tolist() == [c.Phase.PREFILL, c.Phase.REBUILD, c.Phase.DECODE]
+    state = make_state(ROW_A, ROW_B | {t.RESIDENT: 0, t.EPOCH: 1}, ROW_C, held=3)
+    assert state.running.phase.tolist() == [t.Phase.PREFILL, t.Phase.REBUILD, t.Phase.DECODE]
     plan = make_plan(state, at=(2, 1), widths=(1, 3))
     authorized = Authorized.of(plan, state.running)
     result = execute(state, authorized, TRUTHS, tokens=True)
@@ -125,7 +131,7 @@ def test_a_suspended_decode_rebuilds_without_new_output_or_service() -> None:
     assert (result.debits.T.tolist(), result.recomputed_rows) == ([[0, 0], [0, 1]], 3)
     after = advance(state, authorized, result, 1)
     rebuilt = after.running.take(np.array([1]))
-    assert [int(x) for x in (rebuilt.emitted[0], rebuilt.computed[0], rebuilt.resident[0], rebuilt.phase[0])] == [1, 3, 3, c.Phase.DECODE]
+    assert [int(x) for x in (rebuilt.emitted[0], rebuilt.computed[0], rebuilt.resident[0], rebuilt.phase[0])] == [1, 3, 3, t.Phase.DECODE]
     assert after.recomputed_rows == 3
 
 
@@ -159,7 +165,7 @@ def test_readiness_changes_the_snapshot_so_that_older_plans_are_stale() -> None:
 def test_debits_of_many_clients_are_exact() -> None:
     debits, rebuilt = service_of(STATE, AUTHORIZED, RESULT.rows)
     one = STATE._replace(service=np.zeros((2, 1), np.int64))
-    everyone, _ = service_of(one, Authorized.of(PLAN, table(*(row | {c.CLIENT: 0} for row in (ROW_A, ROW_B, ROW_C)))), RESULT.rows)
+    everyone, _ = service_of(one, Authorized.of(PLAN, table(*(row | {t.CLIENT: 0} for row in (ROW_A, ROW_B, ROW_C)))), RESULT.rows)
     assert (debits.sum(axis=1).tolist(), rebuilt) == ([2, 2], 0)
     assert everyone[:, 0].tolist() == [2, 2]
 

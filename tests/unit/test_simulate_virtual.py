@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.reference.contract import Budgets, Terminal
+from harness.reference.contract import Budgets
 from harness.reference.cost import CostModel
 from harness.reference.engine import Core, online_workload
 from harness.reference.registry import make_policy
+from harness.reference.table import Terminal
 from harness.simulate import Door, Offered, Simulated, simulate
 from harness.simulate.offered import NEVER
 

@@ -7,21 +7,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from harness.reference.contract import (
-    COMPLETED_END,
-    COMPUTED_AFTER,
-    HANDLE,
-    PROMPT,
-    RESIDENT,
-    Int64,
-    IterationPlan,
-    SchedulerState,
-    Table,
-    WorkloadManifest,
-    join,
-)
+from harness.reference.contract import COMPLETED_END, COMPUTED_AFTER, IterationPlan, SchedulerState, WorkloadManifest
 from harness.reference.policy import Card, Completed, MethodContract, Parameter, Policy
 from harness.reference.ranking import ranked_plan
+from harness.reference.table import HANDLE, PROMPT, RESIDENT, Int64, Table, join
 
 HANDLES, LEVEL, SPENT, SINCE_NS, TURN = range(5)
 

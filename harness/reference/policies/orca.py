@@ -6,9 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from harness.reference.contract import ARRIVAL_NS, ORDER, IterationPlan, SchedulerState, WorkloadManifest
+from harness.reference.contract import IterationPlan, SchedulerState, WorkloadManifest
 from harness.reference.passes import Draft, admit_reserving
 from harness.reference.policy import Card, MethodContract, Parameter, Policy
+from harness.reference.table import ARRIVAL_NS, ORDER
 
 
 class OrcaShaped(Policy):

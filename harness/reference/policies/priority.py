@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from harness.reference.contract import Int64, IterationPlan, SchedulerState, Table, WorkloadManifest
+from harness.reference.contract import IterationPlan, SchedulerState, WorkloadManifest
 from harness.reference.policy import Card, MethodContract, Parameter, Policy
 from harness.reference.ranking import ranked_plan
+from harness.reference.table import Int64, Table
 
 _BASIS = "teaching policy of the seed; no paper's algorithm"
 

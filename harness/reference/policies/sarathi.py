@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from harness.reference.contract import ORDER, PRIORITY, Int64, IterationPlan, Phase, SchedulerState, Table, WorkloadManifest
+from harness.reference.contract import IterationPlan, SchedulerState, WorkloadManifest
 from harness.reference.passes import Draft, admit_known, admit_reserving, by_priority, least_favoured
 from harness.reference.policy import Card, MethodContract, Parameter, Policy
+from harness.reference.table import ORDER, PRIORITY, Int64, Phase, Table
 
 _DECODE = int(Phase.DECODE)
 

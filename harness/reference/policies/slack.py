@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from harness.reference.contract import Int64, IterationPlan, SchedulerState, Table, WorkloadManifest
+from harness.reference.contract import IterationPlan, SchedulerState, WorkloadManifest
 from harness.reference.policy import Card, MethodContract, Parameter, Policy
 from harness.reference.ranking import ranked_plan
+from harness.reference.table import Int64, Table
 
 
 def deadlines(members: Table, ttft_ns: int, tbt_ns: int) -> Int64:

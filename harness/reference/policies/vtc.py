@@ -11,22 +11,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from harness.reference.contract import (
-    CLIENT,
-    EMITTED_AFTER,
-    EMITTED_BEFORE,
-    PHASE,
-    Int64,
-    IterationPlan,
-    Moves,
-    Phase,
-    SchedulerState,
-    Table,
-    WorkloadManifest,
-)
+from harness.reference.contract import EMITTED_AFTER, EMITTED_BEFORE, PHASE, IterationPlan, Moves, SchedulerState, WorkloadManifest
 from harness.reference.passes import WAITING, Candidate, Draft, admit_reserving
 from harness.reference.policy import Card, Completed, MethodContract, Parameter, Policy
 from harness.reference.results import service_of
+from harness.reference.table import CLIENT, Int64, Phase, Table
 
 _WEIGHTS = {
     "input_weight": Parameter(1, "weight", "w_p of one prompt row"),
