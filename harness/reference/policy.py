@@ -4,7 +4,8 @@ A policy is a class with a ``card`` and a ``plan``; put it into ``harness/refere
 
 1. ``plan(workload, state)`` is a pure function to an ``IterationPlan``. It sees three read-only tables (``state.running``, ``suspended``,
    ``waiting``: arrays by column, see ``contract.Table``), budgets and completed service; realized lengths, token ids and physical blocks
-   are in none of them. A plan selects intervals of members that run, or that it admits or resumes; it advances nothing.
+   are in none of them. A plan selects intervals of members that run, or that it admits or resumes; it advances nothing. A waiting request
+   may hold rows already: a credit of the prefix store, which need not be computed and takes KV room when the request is admitted.
 2. Most policies need no loop of their own. ``passes.Draft`` serves the running queue in an order, then admits in an order (ORCA, Sarathi,
    vLLM, VTC are of this kind); ``ranking.ranked_plan`` ranks all live requests by the declared tie-break and serves from the top (priority,
    slack, feedback queues). Both build plans that pass ``validate.validate_plan``; tests run every registered policy through it.
