@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from harness.errors import Problem, UsageError
+from harness.reference.registry import make_policy
 
 _UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s)")
@@ -54,6 +55,15 @@ def mean(text: str) -> float:
     return value
 
 
+def parameters(text: str) -> dict[str, int]:
+    """Parse ``name=number,name=number``; empty for none."""
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    wrong = [name for name, _, value in pairs if not value.strip().lstrip("-").isdigit()]
+    if wrong:
+        raise argparse.ArgumentTypeError(f"{text!r}: give name=whole number, separated by commas; wrong at {', '.join(wrong)}")
+    return {name.strip(): int(value) for name, _, value in pairs}
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Build the parser; defaults are what the quickstart needs, not a statement about any hardware."""
     parser = argparse.ArgumentParser(
@@ -65,6 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--model", default="tiny", help="name the model is served under")
     add("--dtype", default="float32", help="element type to report; nothing is computed with it")
     add("--policy", default="vllm-shaped-fcfs", help="scheduling policy")
+    add("--policy-parameters", type=parameters, default={}, help="the policy's parameters, for example aging_ns=2000000000")
     add("--max-num-seqs", type=count, default=16, help="sequence budget of an iteration and cap on running requests")
     add("--max-num-batched-tokens", type=count, default=512, help="token budget of an iteration")
     add("--max-model-len", type=count, default=4096, help="prompt plus output, tokens")
@@ -86,7 +97,11 @@ def make_parser() -> argparse.ArgumentParser:
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse and check what no single flag can check. Raises UsageError with all problems; argparse itself exits with 2."""
     args = make_parser().parse_args(argv)
-    problems = []
+    problems: list[Problem] = []
+    try:
+        make_policy(args.policy, args.policy_parameters)
+    except UsageError as error:
+        problems += error.problems
     if args.kv_cache_tokens < args.max_model_len:
         problems.append(
             Problem(

@@ -272,7 +272,7 @@ def seal(
         at, widths = at.take(sort), widths.take(sort)
         order = order.take(sort, axis=1)
         order.flags.writeable = False
-    tokens = int(widths.sum())
+    tokens = int(np.add.reduce(widths))
     freed = int(state.running.resident.take(preempt.at).sum()) if len(preempt.at) else 0
     ledger = Ledger(tokens, len(at), state.held_rows - freed + credit_rows(state, admit) + tokens)
     return IterationPlan(

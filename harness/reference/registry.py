@@ -10,7 +10,9 @@ from harness.reference.policies.cohort import FixedBatch, IterationRefill
 from harness.reference.policies.fastserve import FastServeShaped
 from harness.reference.policies.orca import OrcaShaped
 from harness.reference.policies.priority import AgingPriority, StaticPriority
+from harness.reference.policies.reuse import PrebleLikeQuota, ReuseGreedy
 from harness.reference.policies.sarathi import SarathiServeShaped, SarathiShaped
+from harness.reference.policies.scorpio import ScorpioLike
 from harness.reference.policies.slack import LeastSlack
 from harness.reference.policies.vllm import VllmShapedFcfs, VllmShapedPriority
 from harness.reference.policies.vtc import CompletionReconciledVtc, VtcShaped
@@ -18,7 +20,7 @@ from harness.reference.policy import Policy
 
 _KNOWN: Final[tuple[type[Policy], ...]] = (
     FixedBatch, IterationRefill, OrcaShaped, SarathiShaped, SarathiServeShaped, VllmShapedFcfs, VllmShapedPriority, FastServeShaped,
-    VtcShaped, CompletionReconciledVtc, StaticPriority, AgingPriority, LeastSlack,
+    VtcShaped, CompletionReconciledVtc, StaticPriority, AgingPriority, LeastSlack, PrebleLikeQuota, ReuseGreedy, ScorpioLike,
 )  # fmt: skip
 
 POLICIES: Final[Mapping[str, type[Policy]]] = {policy.card.policy_id: policy for policy in _KNOWN}

@@ -159,6 +159,7 @@ class Application:
 def server_info(args: argparse.Namespace) -> dict[str, Any]:
     """What this server says about itself: effective configuration (ns, tokens), digests, packages."""
     config = {name: value for name, value in vars(args).items() if name not in {"host", "port"}}
+    config["policy_parameters"] = make_policy(args.policy, args.policy_parameters).parameters
     return {
         "engine": "reference",
         "version": ENGINE_VERSION,
@@ -194,7 +195,7 @@ def make_engine(args: argparse.Namespace) -> Engine:
     budgets = Budgets(args.max_num_batched_tokens, args.max_num_seqs, args.kv_cache_tokens, args.kv_watermark)
     costs = CostModel(args.cost_base, args.cost_prefill_token, args.cost_decode_row, args.cost_context_token)
     prefix = PrefixStore(args.prefix_block, args.prefix_cache_tokens) if args.prefix_cache_tokens else None
-    return Engine(make_policy(args.policy), budgets, costs, prefix=prefix)
+    return Engine(make_policy(args.policy, args.policy_parameters), budgets, costs, prefix=prefix)
 
 
 def _warm(args: argparse.Namespace) -> None:

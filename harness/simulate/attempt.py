@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from harness.record.schema import SAMPLES
 from harness.record.segments import SUFFIX, disk_refused
 from harness.record.spec import RunSpec
 from harness.reference import ENGINE_VERSION
+from harness.reference.arguments import parse
 from harness.reference.contract import Budgets
 from harness.reference.cost import CostModel
 from harness.reference.engine import Core, online_workload
@@ -40,6 +41,25 @@ class EngineSetup:
     max_model_len: int
     parameters: Mapping[str, int] = field(default_factory=dict)
     door: Door = field(default_factory=Door)
+
+    @classmethod
+    def from_arguments(cls, argv: Sequence[str]) -> EngineSetup:
+        """The engine that the reference server would build from the same command line (flags of ``harness.reference.arguments``).
+
+        Raises UsageError as the server's parser does, and ``simulate_prefix_cache``: virtual time has no prompts to find prefixes in.
+        """
+        args = parse(argv)
+        if args.prefix_cache_tokens:
+            what = f"prefix-cache-tokens={args.prefix_cache_tokens}: a simulation has lengths and no prompts, so nothing can be found again"
+            raise UsageError(Problem("simulate_prefix_cache", what, "set it to 0, or run the arm in real time"))
+        return cls(
+            args.policy,
+            Budgets(args.max_num_batched_tokens, args.max_num_seqs, args.kv_cache_tokens, args.kv_watermark),
+            CostModel(args.cost_base, args.cost_prefill_token, args.cost_decode_row, args.cost_context_token),
+            args.max_model_len,
+            args.policy_parameters,
+            Door(waiting=args.max_queue, status=args.overload_status),
+        )
 
     def core(self, workload_id: str) -> Core:
         """Build the core. Raises UsageError for an unknown policy or parameter, ``kv_too_small`` when one request could never finish."""

@@ -6,7 +6,10 @@ socket, so a request that is closed after its last wanted token costs one row mo
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,7 +85,20 @@ def simulate(core: Core, offered: Offered, *, until_ns: int, door: Door | None =
 
     Every plan and every result is validated. Raises ContractError when the policy breaks the contract.
     """
-    return _Run(core, offered, until_ns, door or Door(), sample_ns).go()
+    with _collector_paused():
+        return _Run(core, offered, until_ns, door or Door(), sample_ns).go()
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Iterations make no reference cycles but many short-lived tuples, over which the collector would spend a tenth of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 class _Run:

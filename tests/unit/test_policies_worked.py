@@ -21,6 +21,7 @@ from harness.reference.policies.vtc import CompletionReconciledVtc, Counters, gr
 from harness.reference.registry import make_policy
 from harness.reference.table import Phase
 from harness.reference.tokens import Truth
+from harness.reference.transition import set_reused
 from harness.simulate import Door, Simulated, simulate
 from tests.unit.test_reference_contract import make_state, member
 from tests.unit.test_simulate_virtual import offered
@@ -318,3 +319,49 @@ def test_saturation_completes_in_time_what_it_admits_and_half_of_what_is_offered
     assert outcome["miss"] == 0
     assert outcome["valid"] + outcome["rejected"] == 240
     assert (outcome["valid"], outcome["rejected"], round(100 * outcome["valid"] / 240, 3)) == (122, 118, 50.833)
+
+
+def hot_and_cold(policy: str) -> tuple[int, int]:
+    """One cold request from tick 0 and one new hot request a tick (stated), for nine ticks of one request each; hits reconstructed."""
+    made, truths = core(policy, Budgets(16, 1, 1000)), Truths()
+    state, done = made.start(), [0, 0]
+    for tick in range(9):
+        rows = [Declaration(tick + 1, tick + 1, 8, 1)] if tick else [Declaration(0, 0, 8, 1), Declaration(1, 1, 8, 1)]
+        for row in rows:
+            truths.add(row.handle, Truth(0, None))
+        state = made.cut(state, state.now_ns, declared_table(rows), [])
+        state = set_reused(state, np.array([tick + 1]), np.array([6]))
+        authorized, cost = made.decide(state)
+        state = made.publish(state, authorized, execute(state, authorized, truths, tokens=False), state.now_ns + cost)
+        for handle in state.finished.handle.tolist():
+            done[handle == 0] += 1
+    return done[0], done[1]
+
+
+def test_greed_for_reuse_starves_the_cold_group_and_a_quota_does_not() -> None:
+    assert hot_and_cold("reuse-greedy") == (9, 0)
+    assert hot_and_cold("preble-like-quota") == (8, 1)
+
+
+def test_the_earliest_deadline_comes_in_first_and_a_hopeless_one_last() -> None:
+    """Numbers of our own: 1 ms base and 1 ms a prompt row, TTFT limits by request; one slot."""
+    made = core("scorpio-like-deadline", Budgets(8, 1, 100), base_ns=MS, prefill_row_ns=MS, decode_row_ns=MS)
+    rows = [Declaration(0, 0, 4, 1, ttft_ns=900 * MS), Declaration(1, 1, 4, 1, ttft_ns=4 * MS), Declaration(2, 2, 4, 1, ttft_ns=50 * MS)]
+    truths, order = Truths(), []
+    for row in rows:
+        truths.add(row.handle, Truth(0, None))
+    state = made.cut(made.start(), 0, declared_table(rows), [])
+    while len((authorized := made.decide(state)[0]).plan.work.at):
+        order += authorized.plan.admit.keys[0].tolist()
+        state = made.publish(state, authorized, execute(state, authorized, truths, tokens=False), state.now_ns + 5 * MS)
+    assert order == [2, 0, 1]
+
+
+def test_nobody_comes_in_beyond_the_tightest_token_gap() -> None:
+    """A decode with a gap limit of 10 ms, base 1 ms, 1 ms a row: eight prompt rows fit beside it, of a prompt of twenty."""
+    made = core("scorpio-like-deadline", Budgets(64, 4, 100), base_ns=MS, prefill_row_ns=MS, decode_row_ns=MS)
+    decoding = member(0, prompt=4, emitted=1, computed=4, committed=4, resident=4, last_ns=0, tbt_ns=10 * MS)
+    plan = made.decide(make_state(decoding, waiting=(member(1, prompt=20),), held=4))[0].plan
+    assert plan.work.widths.tolist() == [1, 8]
+    tight = member(0, prompt=4, emitted=1, computed=4, committed=4, resident=4, last_ns=0, tbt_ns=2 * MS)
+    assert len(made.decide(make_state(tight, waiting=(member(1, prompt=20),), held=4))[0].plan.admit.at) == 0

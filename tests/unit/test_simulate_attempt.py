@@ -107,6 +107,41 @@ def test_an_engine_that_could_never_finish_a_request_is_refused() -> None:
         offer(make_schedule(), max_model_len=50)
 
 
+def test_the_server_s_own_command_line_describes_the_engine() -> None:
+    flags = [
+        "--policy",
+        "aging-priority",
+        "--policy-parameters",
+        "aging_ns=5",
+        "--max-num-seqs",
+        "3",
+        "--cost-base",
+        "7ms",
+        "--max-queue",
+        "9",
+    ]
+    setup = EngineSetup.from_arguments(flags)
+    core = setup.core("w")
+    assert core.policy.parameters == {"aging_ns": 5}
+    assert (core.workload.budgets.sequences, core.costs.base_ns, setup.door.waiting) == (3, 7 * MS, 9)
+    assert core.workload.parameters == (("aging_ns", 5),)
+    assert (setup.effective()["policy_aging_ns"], setup.effective()["max_queue"]) == (5, 9)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        (["--prefix-cache-tokens", "64"], "simulate_prefix_cache"),
+        (["--policy", "best"], "policy_unknown"),
+        (["--policy-parameters", "luck=7"], "policy_parameter"),
+        (["--kv-cache-tokens", "8"], "kv_too_small"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(flags: list[str], code: str) -> None:
+    with pytest.raises(UsageError, match=code):
+        EngineSetup.from_arguments(flags)
+
+
 def test_lengths_end_where_the_control_says() -> None:
     forced = offer(make_schedule(), max_model_len=1024)
     assert forced.maximum.tolist() == make_schedule().output_tokens.tolist()
