@@ -13,6 +13,7 @@ from workloads.plan import WorkloadPlan
 _PLACES: dict[str, Path] = {
     "workload.chat_ids": ("workload", "prompts"),
     "workload.closed_arrivals": ("workload", "arrivals"),
+    "workload.dataset_sharing": ("workload", "prompts"),
     "workload.no_sessions": ("workload", "loop"),
     "workload.pause_unused": ("workload", "sessions"),
 }

@@ -34,6 +34,7 @@ def rows(*after: list[int]) -> Ragged:
         ({"concurrency_cap": 0}, "plan_cap"),
         ({"concurrency_cap": 3, "workers": 2}, "plan_cap"),
         ({"workers": 0}, "plan_workers"),
+        ({"failed_pause_ns": -1}, "plan_pause"),
         ({"cancel_after_ns": np.array([1])}, "plan_lengths"),
         ({"after": rows([], [0])}, "plan_lengths"),
         ({"after": rows([], [2]), "think_ns": np.array([-1, 0])}, "plan_after"),
