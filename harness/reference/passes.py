@@ -234,28 +234,27 @@ def admit_known(draft: Draft, candidates: Iterable[Candidate], *, cap: int = 0) 
         draft.let_in(candidate, min(need, draft.tokens_left, cap or need))
 
 
-def admit_reserving(draft: Draft, candidates: Iterable[Candidate], *, slots: int, cap: int = 0, limit: int = 0) -> None:
-    """Let candidates in while their declared maxima fit (prompt plus greatest output), with whole prompts; stop at the first misfit.
+def admit_reserving(
+    draft: Draft, candidates: Iterable[Candidate], *, slots: int, cap: int = 0, limit: int = 0, seats: bool = False
+) -> None:
+    """Let candidates in while their declared maxima fit (prompt plus greatest output); stop at the first misfit.
 
-    ``slots``: greatest running queue; ``cap``: prompts run in pieces of that size instead; ``limit``: newcomers of one iteration (0: any).
-
-    Nobody is ever preempted under this rule: every row that could be needed is reserved before the first one is computed. A prompt
-    longer than the token budget starts with a piece of that size, so in an iteration of its own, and goes on in such pieces.
+    Nobody is ever preempted under this rule: every row that could be needed is reserved before the first one is computed. A prompt runs in
+    pieces of what the token budget leaves. ``slots``: greatest running queue; ``cap``: greatest piece (0: none); ``limit``: newcomers of
+    one iteration (0: any); ``seats``: newcomers take their place also when no row is left for them, and run from the next iteration on.
     """
-    budgets = draft.workload.budgets
-    if draft.tokens_left == 0 or draft.running_after >= slots or not draft.others:
+    if draft.running_after >= slots or not draft.others:
         return
     reserved = draft.reserved()
     for candidate in islice(candidates, limit or None):
-        if draft.tokens_left == 0 or draft.running_after >= slots or not draft.is_ready(candidate):
+        if draft.running_after >= slots or not draft.is_ready(candidate) or not (draft.tokens_left or seats):
             return
-        need = draft.demand(candidate)
         maximum = draft.whole(candidate) + int(draft.table(candidate).maximum[candidate[1]])
-        piece = min(need, cap or need, budgets.tokens)
-        if reserved + maximum > budgets.kv_capacity or piece > draft.tokens_left:
+        if reserved + maximum > draft.workload.budgets.kv_capacity:
             return
         reserved += maximum
-        draft.let_in(candidate, piece)
+        need = draft.demand(candidate)
+        draft.let_in(candidate, min(need, cap or need, draft.tokens_left))
 
 
 def seal(

@@ -365,3 +365,10 @@ def test_nobody_comes_in_beyond_the_tightest_token_gap() -> None:
     assert plan.work.widths.tolist() == [1, 8]
     tight = member(0, prompt=4, emitted=1, computed=4, committed=4, resident=4, last_ns=0, tbt_ns=2 * MS)
     assert len(made.decide(make_state(tight, waiting=(member(1, prompt=20),), held=4))[0].plan.admit.at) == 0
+
+
+def test_a_cohort_fills_its_seats_whatever_the_token_budget_leaves() -> None:
+    run = simulate(core("fixed-batch", Budgets(4, 3, 1000)), offered((0, 6, 2), (0, 6, 2), (0, 6, 2), (0, 1, 1)), until_ns=10_000 * MS)
+    # Eighteen prompt rows at four an iteration: the prompts are done at cuts 2, 4 and 5, and the fourth request waits for the whole cohort.
+    assert [cuts(run, request)[0] for request in range(3)] == [2, 4, 5]
+    assert cuts(run, 3)[0] > cuts(run, 2)[-1]

@@ -34,7 +34,7 @@ class FixedBatch(Policy):
         draft = Draft(self, workload, state)
         draft.serve_running(victim=None)
         if not len(state.running):
-            admit_reserving(draft, draft.queue(), slots=workload.budgets.sequences)
+            admit_reserving(draft, draft.queue(), slots=workload.budgets.sequences, seats=True)
         return draft.finish()
 
 

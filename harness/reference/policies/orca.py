@@ -28,7 +28,7 @@ class OrcaShaped(Policy):
         ),
         (
             "one worker without a pipeline: n_workers batches in flight are not modelled, so a returned request is at once eligible",
-            "the paper has no token budget; a prompt longer than ours runs in pieces of it",
+            "the paper has no token budget; a prompt longer than what ours leaves runs in pieces",
             "n_rsrv is a scheduler's reservation, not allocated memory",
         ),
         {"max_batch": Parameter(0, "requests", "max_bs of the paper, 0 for the sequence budget", least=0)},
