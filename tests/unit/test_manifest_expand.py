@@ -315,8 +315,8 @@ def test_needed_time_reaches_back_over_a_window_step() -> None:
 def test_a_slice_holds_all_of_a_window_step_however_short_the_run() -> None:
     step = WindowStep.model_validate({"transform": "window", "from": "10s", "to": "40s"})
     assert needed_ns(S, [compress(2), step], 1.0) == 80 * S
-    chain = plan(("    - {transform: scale-lengths, input-factor: 0.5}", "    - {transform: window, from: 0s, to: 170s}")).runs[0].workload.chain
-    assert [(t.start_s, t.stop_s) for t in chain if isinstance(t, WindowTransform)] == [(600, 770), (0, 170)]
+    campaign = plan(("    - {transform: scale-lengths, input-factor: 0.5}", "    - {transform: window, from: 0s, to: 170s}"))
+    assert [(t.start_s, t.stop_s) for t in campaign.runs[0].workload.chain if isinstance(t, WindowTransform)] == [(600, 770), (0, 170)]
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 10**4), st.integers(1, 50))
