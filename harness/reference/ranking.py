@@ -52,39 +52,49 @@ def _make_room(
 ) -> tuple[Int64, Int64, list[int]]:
     """Serve one after the other because the cache is short: positions served, their widths, positions that give way."""
     budgets, running = workload.budgets, len(state.running)
-    free, tokens, open_door = budgets.kv_capacity - state.held_rows, budgets.tokens, True
-    ranked = ranking.tolist()
+    room = _Room(live, ranking, running, budgets.kv_capacity - state.held_rows)
+    tokens, door = budgets.tokens, True
     served: dict[int, int] = {}
-    gone: list[int] = []
-    for place, at in enumerate(ranked):
-        if tokens == 0 or len(served) == budgets.sequences:
+    for place, at in enumerate(ranking.tolist()):
+        if tokens == 0 or len(served) == budgets.sequences or (not door and place > room.last_resident):
             break
         newcomer = at >= running
-        if at in gone or (newcomer and not open_door):
+        if at in room.gone or (newcomer and not door):
             continue
-        credit = int(live.resident[at]) if newcomer else 0
         width = min(int(live.limit[at] - live.resident[at]), tokens)
-        worse = [other for other in ranked[place + 1 :] if other < running] if newcomers_evict or not newcomer else []
-        victims = _victims(live, worse, gone, (int(live.limit[at]) if newcomer else width) - free)
-        if victims is None:
-            open_door = open_door and not newcomer
+        need = int(live.limit[at]) if newcomer else width
+        if not room.find(need, place, evict=newcomers_evict or not newcomer):
+            door = door and not newcomer
             continue
-        gone += victims
-        free += int(live.resident.take(victims).sum()) - width - credit
+        room.free -= width + (int(live.resident[at]) if newcomer else 0)
         served[at], tokens = width, tokens - width
-    return positions(served), positions(served.values()), gone
+    return positions(served), positions(served.values()), list(room.gone)
 
 
-def _victims(live: Table, worse: list[int], gone: list[int], missing: int) -> list[int] | None:
-    """The fewest members from the worst ranked up that free ``missing`` rows; None when all of them together do not."""
-    victims: list[int] = []
-    for member in reversed(worse):
-        if missing <= 0:
-            break
-        if member not in gone and live.resident[member] > 0:
-            victims.append(member)
-            missing -= int(live.resident[member])
-    return victims if missing <= 0 else None
+class _Room:
+    """Free rows, and the members of the running queue that may have to give theirs, the worst ranked last."""
+
+    def __init__(self, live: Table, ranking: Int64, running: int, free: int) -> None:
+        places = (ranking < running).nonzero()[0]
+        self.free = free
+        self.gone: dict[int, None] = {}
+        self.last_resident = int(places[-1]) if len(places) else -1
+        rows = live.resident.take(ranking.take(places))
+        self._stack = [r for r in zip(places.tolist(), ranking.take(places).tolist(), rows.tolist(), strict=True) if r[2] > 0]
+
+    def find(self, need: int, place: int, *, evict: bool) -> bool:
+        """Make ``need`` rows free, taking the fewest members from the worst ranked up that rank below ``place``; False changes nothing."""
+        taken = []
+        missing = need - self.free
+        while missing > 0 and evict and self._stack and self._stack[-1][0] > place:
+            taken.append(self._stack.pop())
+            missing -= taken[-1][2]
+        if missing > 0:
+            self._stack += reversed(taken)
+            return False
+        self.gone.update((at, None) for _, at, _ in taken)
+        self.free += sum(rows for _, _, rows in taken)
+        return True
 
 
 def _compose(
