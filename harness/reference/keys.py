@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from harness.reference.table import GENERATION, HANDLE, ORDER, PRIORITY, Int64, Phase, Table, is_identity, occurs
+from harness.reference.table import GENERATION, HANDLE, ORDER, PRIORITY, Bools, Int64, Phase, Table, is_identity, occurs
 
-Bools = npt.NDArray[np.bool_]
 _COLUMN_FIELDS: Final = {"priority_rank": PRIORITY, "arrival_order": ORDER, "request_id": HANDLE, "request_generation": GENERATION}
 
 

@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from harness.errors import Problem
 from harness.reference.contract import PHASE, Authorized
-from harness.reference.keys import Bools
-from harness.reference.table import GENERATION, HANDLE, RESIDENT, Int64
+from harness.reference.table import GENERATION, HANDLE, RESIDENT, Bools, Int64
 from harness.reference.validate import refusal
 
 Floats = npt.NDArray[np.float64]

@@ -26,8 +26,7 @@ from harness.reference.contract import (
     IterationResult,
     SchedulerState,
 )
-from harness.reference.keys import Bools
-from harness.reference.table import CLIENT, COMPUTED, EMITTED, HANDLE, MAXIMUM, PROMPT, RESIDENT, Int64, Phase, occurs
+from harness.reference.table import CLIENT, COMPUTED, EMITTED, HANDLE, MAXIMUM, PROMPT, RESIDENT, Bools, Int64, Phase, occurs
 from harness.reference.validate import refusal
 
 RESULT_CODES: Final = (

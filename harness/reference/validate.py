@@ -27,7 +27,7 @@ from harness.reference.contract import (
     credit_rows,
     eligible,
 )
-from harness.reference.keys import Bools, first_descent, order_keys
+from harness.reference.keys import first_descent, order_keys
 from harness.reference.policy import Policy
 from harness.reference.projection import LEAKS
 from harness.reference.table import (
@@ -41,6 +41,7 @@ from harness.reference.table import (
     READY,
     RESIDENT,
     SNAPSHOT,
+    Bools,
     Int64,
     Phase,
     Table,
