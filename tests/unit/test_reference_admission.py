@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
@@ -116,6 +116,7 @@ def test_every_admission_code_has_a_fixture() -> None:
 LENGTHS = st.tuples(st.integers(1, 30), st.integers(0, 30), st.integers(0, 30), st.integers(0, 30))
 
 
+@settings(deadline=None)
 @given(st.lists(LENGTHS, max_size=8), st.integers(0, 60), st.integers(0, 20))
 def test_no_family_reserves_above_its_ceiling_and_errors_add_up(rows: list[tuple[int, int, int, int]], free: int, watermark: int) -> None:
     ceiling = Ceiling(hard=free + 21, reserved=21, watermark=watermark)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
@@ -197,6 +197,7 @@ def test_cancellation_wins_by_generation() -> None:
     assert codes(PLAN._replace(input_state_version=after.state_version), after) >= {"not_admitted"}
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2), st.integers(-2, 2)), max_size=6))
 def test_descent_is_lexicographic(columns: list[tuple[int, int, int]]) -> None:
     keys = np.array(columns, np.int64).reshape(-1, 3).T

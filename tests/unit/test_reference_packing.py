@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.reference.contract import Authorized, make_work
@@ -84,6 +84,7 @@ def test_another_request_s_rows_change_nothing() -> None:
     assert not np.allclose(one[1:4], two[1:4])
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
 def test_chunks_of_a_prompt_equal_the_prompt_at_once(chunks: list[int]) -> None:
     hidden = np.random.default_rng(3).normal(size=(sum(chunks), WIDTH))
@@ -139,6 +140,7 @@ def test_every_packing_code_has_a_fixture() -> None:
     assert set(BAD) == set(PACKING_CODES)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8))
 def test_offsets_and_positions_follow_the_widths(widths: list[int]) -> None:
     members = table(*(member(number, prompt=9) for number in range(len(widths))))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.reference import contract as c
@@ -170,6 +170,7 @@ def test_debits_of_many_clients_are_exact() -> None:
     assert everyone[:, 0].tolist() == [2, 2]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=40))
 def test_a_queue_that_grows_and_loses_its_head_keeps_every_snapshot(steps: list[tuple[int, int]]) -> None:
     queue, expected, number, kept = table(), list[int](), 0, []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.reference.resume import (
@@ -135,6 +135,7 @@ def test_every_ticket_code_has_a_fixture() -> None:
     assert set(REFUSED) == set(TICKET_CODES)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 3), st.integers(0, 3))
 def test_a_ticket_rebuilds_what_is_missing_and_nothing_else(target: int, ready: int, generation: int, epoch: int) -> None:
     binding = Binding(1, generation, 5, epoch)
