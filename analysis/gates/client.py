@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.gates.registry import Finding, RunContext, attempt, combine, gate, judge, number
+from analysis.gates.registry import Finding, RunContext, attempt, combine, gate, judge, number, passed
 from analysis.gates.tables import SECOND, by_label, inside, nearest_rank, shares
 from analysis.model import Claim
 from analysis.samples import AbsentError, need
 from analysis.slos import tightest
+from analysis.virtual import WORDS, in_virtual_time
 from harness.record.coordinates import Known
 from harness.record.schema import EventKind
 
@@ -42,7 +43,7 @@ DELAY_SHARE = 0.05
     protects=TIMED,
     threshold="p99 <= max(1 ms, 1% of the tightest TTFT/E2E limit), max <= 10% of that limit (10 ms when no limit is set): slip is "
     "counted in TTFT, so a share of the limit bounds its effect on attainment; 1 ms is the kernel's own floor. p99 needs n >= "
-    "100.",
+    "100. Virtual time: no send may differ from its arrival at all, so no sample is needed.",
     remedy="Reserve a core for the client (placement), stop other work on its host, or lower the load.",
 )
 def client_slip(context: RunContext) -> Finding:
@@ -50,6 +51,9 @@ def client_slip(context: RunContext) -> Finding:
     clocks = context.clocks
     sent = clocks.in_cohort & (clocks.send_ns >= 0)
     slip = (clocks.send_ns - clocks.arrival_ns)[sent]
+    if in_virtual_time(context.record):
+        worst = int(abs(slip).max())
+        return judge(worst == 0, f"{WORDS} slip of all {len(slip)} requests at most {worst} ns", slip_max=number(worst, 0, "ns"))
     limit = tightest(context.record.spec, "ttft_ns", "e2e_ns")
     p99_limit = max(FLOOR_NS, SLIP_SHARE * limit) if limit is not None else FLOOR_NS
     max_limit = SLIP_MAX_SHARE * limit if limit is not None else 10 * FLOOR_NS
@@ -66,11 +70,14 @@ def client_slip(context: RunContext) -> Finding:
     "receive_lag",
     protects=TIMED,
     threshold="p99 <= max(1 ms, 2% of the TBT limit) in every worker: both ends of a gap may be late by the lag, so a gap is off by at "
-    "most 4% of its limit. p99 needs n >= 100 probes of each worker in the window.",
+    "most 4% of its limit. p99 needs n >= 100 probes of each worker in the window. "
+    "Virtual time: nothing is received, so there is no lag.",
     remedy="Reserve a core for the client (placement), spread the streams over more worker processes, or lower the load.",
 )
 def receive_lag(context: RunContext) -> Finding:
     """The client's loop, of each worker, was ready when bytes came."""
+    if in_virtual_time(context.record):
+        return passed(f"{WORDS} stamps are the engine's own, nothing was received")
     lags = by_label(context.record, "client", "loop_lag_s")
     need(bool(lags), "client.loop_lag_s was never sampled")
     tbt = tightest(context.record.spec, "tbt_ns")
@@ -87,11 +94,14 @@ def receive_lag(context: RunContext) -> Finding:
     protects=TIMED,
     threshold="Calibrated ceilings > 2 x the realised request and event rates (bursts of twice the mean are ordinary); the client's own "
     "CPU <= 0.5 of a core a process (M/D/1 wait: half a service at 0.5, unbounded after); run-queue delay <= 5% of the time "
-    "(the chance that a stamp waited at all). Host CPU is not looked at: the server may share the host.",
+    "(the chance that a stamp waited at all). Host CPU is not looked at: the server may share the host. "
+    "Virtual time: there is no client to be short of anything.",
     remedy="Run `trigpoint calibrate` on this host and boot, reserve a core for the client, add workers, or lower the load.",
 )
 def client_headroom(context: RunContext) -> Finding:
     """The client could have done at least twice as much."""
+    if in_virtual_time(context.record):
+        return passed(f"{WORDS} no client ran")
     return combine(attempt(part, context) for part in (_certified, _own_cpu, _run_queue))
 
 

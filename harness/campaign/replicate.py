@@ -12,22 +12,22 @@ from typing import Any
 
 from harness.campaign.bodies import encode_bodies
 from harness.campaign.coordinates import build_coordinates
+from harness.campaign.layout import freeze_layout, instrument_facts, lay_out, refuse_mismatch, refuse_version
 from harness.campaign.plan import replay_plan, schedule_table, truth_table
 from harness.campaign.servers import Server
 from harness.campaign.token_check import check_tokens
 from harness.clock import NS_PER_S, Clock
-from harness.errors import HostError, Problem
-from harness.manifest import Campaign, PlannedRun, freeze
+from harness.errors import HostError
+from harness.manifest import Campaign, PlannedRun
 from harness.observe import Sampler, check_pins, host_facts
 from harness.record.attempt import Attempt
 from harness.record.facts import Fact, Facts
-from harness.record.provenance import git_state, source_digest, version
 from harness.record.schema import SAMPLES, EndKind
 from harness.record.segments import DISK_REFUSED, SegmentWriter
-from harness.record.spec import CertificateRef, RunSpec, TraceRef
+from harness.record.spec import CertificateRef, RunSpec
 from harness.replay.contract import Progress, ReplayPlan
 from harness.replay.session import ReplaySession, missing_rows
-from workloads import Schedule, build_schedule, content_digest, load_tokenizer, load_trace, reusable_tokens, trace_ref
+from workloads import Schedule, reusable_tokens
 from workloads.seeds import derive
 
 LEAD_NS = 500_000_000
@@ -77,42 +77,23 @@ def prepare(run: PlannedRun, campaign: Campaign, server: Server, attempt: Attemp
     tokens otherwise.
     """
     target = server.target
-    tokens = load_tokenizer(target.tokenizer, vocab_limit=target.vocab_size)
-    schedule = build_schedule(
-        run.workload,
-        tokens=tokens,
-        search_path=settings.search_path,
-        max_model_len=target.max_model_len,
-        chat_overhead=target.chat_overhead,
-        server_adds_bos=target.adds_bos,
-    )
+    layout = lay_out(run, target, settings.search_path)
+    schedule = layout.schedule
     facts = _facts_before(run, server)
     refuse_mismatch(run, facts)
     refuse_version(run, facts)
     attempt.observe("tokens_counted", **check_tokens(schedule, run, target, settings.headers(target.base_url)))
     encoded = encode_bodies(schedule, run, target)
-    spec = freeze(
-        run,
+    spec = freeze_layout(
+        layout,
         campaign,
         attempt=attempt.number,
-        trace=_trace(run, settings),
-        schedule_digest=content_digest(schedule),
-        transforms=schedule.transforms,
-        tokenizer_digest=tokens.digest,
         evidence_class=server.runtime.evidence_class,
         certificate=settings.certificate,
-        source_digest=source_digest(),
-        version=version(),
         bodies_digest=encoded.digest,
-        chat_overhead=target.chat_overhead,
     )
     plan = replay_plan(schedule, encoded.bodies, run, target, attempt.segments, settings.headers(target.base_url))
     return Prepared(run, spec, schedule, plan, facts)
-
-
-def _trace(run: PlannedRun, settings: Settings) -> TraceRef | None:
-    source = run.workload.trace
-    return TraceRef(**trace_ref(load_trace(source, settings.search_path, run.workload.seed))) if source else None
 
 
 def _facts_before(run: PlannedRun, server: Server) -> Facts:
@@ -131,52 +112,7 @@ def _all_facts(run: PlannedRun, server: Server) -> dict[str, Fact]:
     if not server.runtime.managed:
         reason = "attached endpoint: its host cannot be seen from here"
         host = {name: Fact(reason=reason, source="endpoint") for name in host}
-    return host | client | _instrument() | server.runtime.facts(run.arm, run.pins, server.target.base_url, server.log)
-
-
-def _instrument() -> dict[str, Fact]:
-    """Which state of this instrument measured: the source digest in the spec says what ran, the commit where to find it."""
-    state = git_state()
-    if state is None:
-        return {"instrument.commit": Fact(reason="not a git checkout, or no git", source="git")}
-    return {
-        "instrument.commit": Fact(value=state.commit, source="git"),
-        "instrument.dirty": Fact(value=state.dirty, source="git"),
-    }
-
-
-def refuse_mismatch(run: PlannedRun, facts: Facts) -> None:
-    """Stop before any load is sent when a pin differs from what was found, unless the manifest chose to run unranked."""
-    bad = [p for p in facts.pins if p.result == "mismatched"]
-    if bad and run.on_pin_mismatch == "stop":
-        raise HostError(
-            *(
-                Problem(
-                    "pins_match",
-                    f"{p.pin}={p.expected!r} is pinned, the server has {p.observed!r}: its numbers would belong to another system",
-                    "start what the manifest pins, or pin what you mean to measure",
-                    where=run.cell,
-                )
-                for p in bad
-            )
-        )
-
-
-def refuse_version(run: PlannedRun, facts: Facts) -> None:
-    """Stop before any load when the server states another version than the arm declares. A silent server leaves it unknown.
-
-    ``0.32.0`` holds for ``0.32.0+cpu``: the local part names a build of that version (PEP 440).
-    """
-    found = facts.before.get("server.version")
-    stated = str(found.value) if found is not None and found.value is not None else None
-    if run.arm.version is None or stated is None or run.arm.version in (stated, stated.partition("+")[0]):
-        return
-    raise HostError.single(
-        "version_differs",
-        f"arms.{run.arm.name}.version={run.arm.version}: the server says {stated}, so its numbers would be filed under another system",
-        f"write version: {stated}, or start the version that is declared",
-        where=run.cell,
-    )
+    return host | client | instrument_facts() | server.runtime.facts(run.arm, run.pins, server.target.base_url, server.log)
 
 
 def refuse_disk_fault(fault: str | None, segments: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from harness.campaign.preflight import check_kept, preflight
 from harness.campaign.replicate import Settings, execute, prepare
@@ -19,7 +20,10 @@ from harness.record.journal import Journal, campaign_lock, write_campaign
 from harness.record.reader import latest_sealed
 from harness.record.segments import disk_refused
 
-__all__ = ["Done", "header", "preflight", "run_campaign"]
+__all__ = ["CarryOut", "Done", "Way", "header", "preflight", "run_all", "run_campaign"]
+
+CarryOut = Callable[[PlannedRun, Attempt], str]
+"""Makes one planned run in its attempt and returns the seal's root."""
 
 
 _DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR, errno.EEXIST})
@@ -35,31 +39,60 @@ class Done:
     kept: int
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the runs of a campaign are made. ``opened`` holds for as long as runs are made what they share (a server, for one)."""
+
+    clock: Literal["real", "virtual"]
+    opened: AbstractContextManager[CarryOut]
+    say: Callable[[str], None]
+
+
 def run_campaign(campaign: Campaign, settings: Settings) -> Done:
-    """Run every planned replicate that is not sealed yet, in the campaign's order.
+    """Measure every planned replicate that is not sealed yet, in the campaign's order, on servers started for it.
 
     Raises the first HostError of a run (a server that never gets ready, a pin that does not match, a disk that refuses) after journalling
     it; a later call goes on from there. A KeyboardInterrupt leaves the current attempt unsealed, which marks it as cut.
     """
     preflight(campaign, settings.search_path)
-    folder = settings.results / campaign.name
+    return run_all(campaign, settings.results, Way("real", _measuring(campaign, settings), settings.say))
+
+
+@contextlib.contextmanager
+def _measuring(campaign: Campaign, settings: Settings) -> Iterator[CarryOut]:
+    with Keeper(settings.results / campaign.name / ".servers", settings.clock, settings.say) as keeper:
+
+        def _measure(run: PlannedRun, attempt: Attempt) -> str:
+            server = keeper.use(run)
+            prepared = prepare(run, campaign, server, attempt, settings)
+            return execute(prepared, server, attempt, settings, campaign.text)
+
+        yield _measure
+
+
+def run_all(campaign: Campaign, results: Path, way: Way) -> Done:
+    """Make what is not sealed yet, under the campaign's lock and with a journal, whichever way its runs are made."""
+    folder = results / campaign.name
     with _disk_told(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with campaign_lock(folder):
-        write_campaign(folder, header(campaign))
+        write_campaign(folder, header(campaign, way.clock))
         journal = Journal(folder / "journal.jsonl")
         sealed = latest_sealed(folder)
         check_kept(list(sealed.values()))
         kept = len(sealed)
         todo = [run for run in campaign.runs if (run.cell, run.replicate) not in sealed]
         journal.append("campaign", digest=campaign.digest, planned=len(campaign.runs), kept=kept)
-        with Keeper(folder / ".servers", settings.clock, settings.say) as keeper:
+        with way.opened as carry_out:
             for run in todo:
-                sealed[run.cell, run.replicate] = _one(run, campaign, settings, keeper, journal)
+                attempt = Attempt.create(results, campaign.name, run.cell, run.replicate)
+                _one(run, attempt, carry_out, journal)
+                sealed[run.cell, run.replicate] = attempt.path
+                way.say(f"sealed {run.cell} replicate {run.replicate} (attempt {attempt.number})")
     return Done(folder, sealed, kept)
 
 
-def header(campaign: Campaign) -> dict[str, Any]:
+def header(campaign: Campaign, clock: Literal["real", "virtual"] = "real") -> dict[str, Any]:
     """campaign.json: what the folder holds the runs of."""
     return {
         "name": campaign.name,
@@ -68,18 +101,16 @@ def header(campaign: Campaign) -> dict[str, Any]:
         "manifest": campaign.text,
         "resolved": campaign.resolved,
         "planned": [(run.cell, run.replicate) for run in campaign.runs],
+        "clock": clock,
     }
 
 
-def _one(run: PlannedRun, campaign: Campaign, settings: Settings, keeper: Keeper, journal: Journal) -> Path:
-    attempt = Attempt.create(settings.results, campaign.name, run.cell, run.replicate)
+def _one(run: PlannedRun, attempt: Attempt, carry_out: CarryOut, journal: Journal) -> None:
     where = {"cell": run.cell, "replicate": run.replicate, "attempt": attempt.number}
     journal.append("started", **where)
     try:
         with _disk_told(attempt.path):
-            server = keeper.use(run)
-            prepared = prepare(run, campaign, server, attempt, settings)
-            root = execute(prepared, server, attempt, settings, campaign.text)
+            root = carry_out(run, attempt)
         journal.append("sealed", **where, root=root)
     except BaseException as error:
         # The disk may be what failed: a second refusal must not hide the first.
@@ -88,8 +119,6 @@ def _one(run: PlannedRun, campaign: Campaign, settings: Settings, keeper: Keeper
                 attempt.observe("error", problems=[str(p) for p in error.problems])
             journal.append("sealed" if attempt.sealed else "cut", **where)
         raise
-    settings.say(f"sealed {run.cell} replicate {run.replicate} (attempt {attempt.number})")
-    return attempt.path
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""validate, plan, run, resume, status."""
+"""validate, plan, run, simulate, resume, status."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from harness.calibrate import find_certificate
 from harness.campaign.replicate import Settings
 from harness.campaign.runner import Done, preflight, run_campaign
 from harness.campaign.status import campaign_status
+from harness.campaign.virtual import VirtualSettings, simulate_campaign
 from harness.cli.output import OK, answers, console, emit_json, json_option, printable
 from harness.cli.places import results_option, search_path, traces_option
 from harness.clock import MonotonicClock
@@ -98,18 +99,36 @@ def run(manifest: Path, results: Path, traces: tuple[Path, ...], as_json: bool) 
 
 
 @click.command()
+@manifest_argument
+@results_option
+@traces_option
+@json_option
+@answers
+def simulate(manifest: Path, results: Path, traces: tuple[Path, ...], as_json: bool) -> int:
+    """Run a campaign of the reference engine in virtual time: no server is started, nothing sleeps, all of it is synthetic.
+
+    On an existing one, run what is missing. Arms of other runtimes are refused: those can only be measured.
+
+    Example: trigpoint simulate manifests/policies-virtual.yaml --results results
+    """
+    campaign = expand(load_manifest(manifest, known_gates=KNOWN_GATES))
+    return _simulate(campaign, results, search_path(manifest, traces), as_json=as_json)
+
+
+@click.command()
 @click.argument("campaign_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @traces_option
 @json_option
 @answers
 def resume(campaign_dir: Path, traces: tuple[Path, ...], as_json: bool) -> int:
-    """Go on with a campaign from the manifest kept in its folder.
+    """Go on with a campaign from the manifest kept in its folder, in the time it was begun in: real or virtual.
 
     Example: trigpoint resume results/quickstart --traces manifests/traces
     """
     header = read_campaign(campaign_dir)
     campaign = expand(parse_manifest(header.manifest, f"{header.name}.yaml", known_gates=KNOWN_GATES))
-    return _run(campaign, campaign_dir.parent, search_path(None, traces), as_json=as_json)
+    go_on = _simulate if header.clock == "virtual" else _run
+    return go_on(campaign, campaign_dir.parent, search_path(None, traces), as_json=as_json)
 
 
 def _run(campaign: Campaign, results: Path, search: tuple[Path, ...], *, as_json: bool) -> int:
@@ -126,6 +145,13 @@ def _run(campaign: Campaign, results: Path, search: tuple[Path, ...], *, as_json
         if settings.certificate is None:
             live.say("no calibration certificate for this host and boot: client_headroom will be UNKNOWN; run `trigpoint calibrate`")
         done = run_campaign(campaign, settings)
+    _announce(done, as_json=as_json)
+    return OK
+
+
+def _simulate(campaign: Campaign, results: Path, search: tuple[Path, ...], *, as_json: bool) -> int:
+    with _Live(len(campaign.runs), quiet=as_json) as live:
+        done = simulate_campaign(campaign, VirtualSettings(results, search, live.say))
     _announce(done, as_json=as_json)
     return OK
 
@@ -195,4 +221,4 @@ def status(campaign_dir: Path, as_json: bool) -> int:
     return OK
 
 
-COMMANDS = (validate, plan, run, resume, status)
+COMMANDS = (validate, plan, run, simulate, resume, status)

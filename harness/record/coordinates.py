@@ -6,6 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+VIRTUAL_TIME = "virtual time"
+"""Host and client of a simulated run: no machine took part, so it equals other simulated runs in it and no run that took time."""
+
 Scalar = str | int | float | bool | None
 
 

@@ -9,9 +9,9 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from harness.errors import HostError, Problem, UsageError
 from harness.record.durable import append_line, read_lines, write_json
@@ -47,12 +47,14 @@ class Campaign(Frozen):
     manifest: str
     resolved: dict[str, Any]
     planned: tuple[tuple[str, int], ...]
+    clock: Literal["real", "virtual"] = Field("real", description="virtual: its runs are simulated and none of them took the time it says")
 
 
 def write_campaign(folder: Path, campaign: Campaign | Mapping[str, Any]) -> Campaign:
-    """Create ``folder`` and its campaign.json, or accept the one that is there when its digest is the same.
+    """Create ``folder`` and its campaign.json, or accept the one that is there when its digest and its clock are the same.
 
-    Raises UsageError with a diff of the two manifests when the folder belongs to another digest: results of two manifests never mix.
+    Raises UsageError with a diff of the two manifests when the folder belongs to another digest: results of two manifests never mix; and
+    ``clock_differs`` when it holds simulated runs and real ones are to be added, or the other way round.
     """
     new = Campaign.model_validate(campaign)
     try:
@@ -65,6 +67,8 @@ def write_campaign(folder: Path, campaign: Campaign | Mapping[str, Any]) -> Camp
     old = read_campaign(folder)
     if old.digest != new.digest:
         raise _differs(folder, old, new)
+    if old.clock != new.clock:
+        raise _clock_differs(folder, old, new)
     return old
 
 
@@ -87,6 +91,11 @@ def _differs(folder: Path, old: Campaign, new: Campaign) -> UsageError:
     )
     what = f"digest={new.digest[:12]}: the folder holds runs of {old.digest[:12]}; one campaign is one manifest\n" + "\n".join(lines)
     return UsageError(Problem("campaign_differs", what, "give the changed manifest a new name, or restore the recorded one", str(folder)))
+
+
+def _clock_differs(folder: Path, old: Campaign, new: Campaign) -> UsageError:
+    what = f"clock={new.clock}: the folder holds runs of this manifest in {old.clock} time; the two never share a campaign"
+    return UsageError(Problem("clock_differs", what, "give --results another folder, or the manifest another name", str(folder)))
 
 
 @contextlib.contextmanager

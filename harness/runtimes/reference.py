@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -59,7 +60,7 @@ class ReferenceRuntime:
         if problems:
             raise UsageError(*problems)
         check_port(port)
-        argv = (sys.executable, "-m", SERVER, "--host", HOST, "--port", str(port), *_arguments(arm, pins))
+        argv = (sys.executable, "-m", SERVER, "--host", HOST, "--port", str(port), *arguments(arm, pins))
         return Command(argv, environment(), workdir)
 
     def ready(self, base_url: str) -> bool:
@@ -113,6 +114,7 @@ _FROM_INFO = {
 }
 
 
+@functools.cache  # the parser is that of this installation, and every arm of a campaign is held against it
 def parser_options() -> dict[str, flags.Option]:
     """Options of the server's own parser, asked from the module that will be started. Raises HostError ``flags_unreadable``."""
     done = _run_parser([])
@@ -131,14 +133,15 @@ def environment() -> dict[str, str]:
     return kept | {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONPATH": root, "PYTHONUNBUFFERED": "1"}
 
 
-def _arguments(arm: Arm, pins: Pins) -> list[str]:
+def arguments(arm: Arm, pins: Pins) -> list[str]:
+    """What the server under test is told, without the address it listens on. The arm must have passed ``check``."""
     options = parser_options()
     return ["--model", pins.model.id, "--dtype", pins.model.dtype, *flags.to_argv(arm.args, options)]
 
 
 def _refused_values(arm: Arm, pins: Pins) -> list[Problem]:
     """Values that only the parser itself can judge (units, limits that depend on each other)."""
-    done = _run_parser(_arguments(arm, pins))
+    done = _run_parser(arguments(arm, pins))
     if done.returncode == 0:
         return []
     # argparse prints a usage block first; the reason is in its last line, ours are whole texts.

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from harness.errors import Problem, UsageError
 from harness.record.attempt import Attempt
-from harness.record.coordinates import RunCoordinates
+from harness.record.coordinates import VIRTUAL_TIME, RunCoordinates
 from harness.record.facts import Fact, Facts, ServerExit
 from harness.record.schema import SAMPLES
 from harness.record.segments import SUFFIX, disk_refused
@@ -26,9 +26,6 @@ from harness.simulate.offered import offer
 from harness.simulate.rows import request_table, sample_table
 from harness.simulate.virtual import Door, simulate
 from workloads import Schedule
-
-VIRTUAL = "virtual time"
-"""Value of every host fact: no host takes part, so runs made on different hosts are equal in it, and differ from any measured run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ class EngineSetup:
             what = f"kv_capacity={self.budgets.kv_capacity}: less than max_model_len={self.max_model_len}, one request could never finish"
             raise UsageError(Problem("kv_too_small", what, "raise the capacity or lower max_model_len"))
         policy = make_policy(self.policy, self.parameters)
-        return Core(online_workload(policy, self.budgets, workload_id=workload_id, clock=VIRTUAL), policy, self.costs)
+        return Core(online_workload(policy, self.budgets, workload_id=workload_id, clock=VIRTUAL_TIME), policy, self.costs)
 
     def effective(self) -> dict[str, Any]:
         """Everything that decides a plan or its price, by name: the effective configuration of the engine."""
@@ -103,10 +100,11 @@ def virtual_facts(setup: EngineSetup, *, model: str, dtype: str, model_digest: s
         "server.effective_config": setup.effective(), "server.prefix_caching": False, "model.id": model,
         "model.digest": model_digest, "model.revision": model_digest, "tokenizer.digest": tokenizer_digest(),
         "host.gpu": "none", "host.gpu_count": 0,
+        "cache.flushed": True,  # every run begins with an engine that has served nothing
     }  # fmt: skip
     declared |= {f"server.{axis}_parallel": 1 for axis in ("tensor", "pipeline", "data", "expert")}
     hosts = ("host.cpu_model", "host.cores", "host.memory_gib", "host.identity", "client.identity")
-    return {name: Fact(value=value, source="simulate") for name, value in (declared | dict.fromkeys(hosts, VIRTUAL)).items()}
+    return {name: Fact(value=value, source="simulate") for name, value in (declared | dict.fromkeys(hosts, VIRTUAL_TIME)).items()}
 
 
 def simulate_run(attempt: Attempt, run: SimulatedRun) -> str:

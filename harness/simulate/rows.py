@@ -12,7 +12,10 @@ from harness.simulate.virtual import CLIENT_STOP, COMPLETE, COUNTERS, DECLINED, 
 
 
 def request_table(offered: Offered, run: Simulated) -> pa.Table:
-    """requests.parquet (columns REQUESTS), by (arrival, request). Send and head coincide with the arrival: no client can be late."""
+    """requests.parquet (columns REQUESTS), by (arrival, request). Send and head coincide with the arrival: no client can be late.
+
+    Usage is the engine's count as of the last token that was read, which a server with continuous usage would have sent beside it.
+    """
     count = len(offered)
     came = (run.kind != NEVER_SENT) & (run.kind != NEVER_DUE)
     served, complete = (run.kind == COMPLETE) | (run.kind == CLIENT_STOP), run.kind == COMPLETE
@@ -30,9 +33,9 @@ def request_table(offered: Offered, run: Simulated) -> pa.Table:
         "end_kind": pa.array(run.kinds(), pa.string()),
         "http_status": _nullable(status, came).cast(pa.int16()),
         "finish_reason": pa.array(finish, pa.string()),
-        "usage_prompt_tokens": _nullable(offered.prompt, complete),
-        "usage_completion_tokens": _nullable(tokens, complete),
-        "usage_cached_tokens": _nullable(np.zeros(count, np.int64), complete),
+        "usage_prompt_tokens": _nullable(offered.prompt, served),
+        "usage_completion_tokens": _nullable(tokens, served),
+        "usage_cached_tokens": _nullable(np.zeros(count, np.int64), served),
         "client_tokens": _nullable(tokens, served | (tokens > 0)),
         "event_ns": pa.ListArray.from_arrays(offsets, pa.array(run.token_ns.take(order))),
         "event_tokens": _repeated(offsets, 1, pa.int32(), len(order)),
