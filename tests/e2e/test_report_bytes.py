@@ -19,5 +19,5 @@ def test_two_processes_write_the_same_report(tmp_path: Path) -> None:
         root = Path(__file__).parents[2]
         subprocess.run([sys.executable, "-m", "tests.report_demo", str(folder)], check=True, env=environment, cwd=root)
         written.append({p.name: p.read_bytes() for p in folder.iterdir()})
-    assert len(written[0]) == 4
+    assert len(written[0]) == 6  # HTML and Markdown of each demonstration
     assert written[0] == written[1]
