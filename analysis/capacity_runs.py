@@ -1,0 +1,111 @@
+"""What a search for capacity asks for and what a run answers: data, and the way from a measured run to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from analysis.capacity_declared import Search
+from analysis.model import CheckResult, Outcome
+from analysis.run import RunMeasures
+from harness.errors import Problem, UsageError
+from harness.record.reader import RunRecord
+
+Phase = Literal["locate", "grid"]
+Key = tuple[Phase, float, int]
+
+EXPLAINED_BY_OVERLOAD = frozenset({"steady_state", "window_length"})
+"""Gates that a growing backlog breaks by itself: the drift and the long lives they see are the overload, which is named. An overloaded run
+remains evidence that the rate fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One run to make: the load, and which draw of it (trace window or seed) by number.
+
+    A replicate of the grid has the same draw at every rate, in every arm. Locating draws have numbers of their own, each used once.
+    """
+
+    phase: Phase
+    rate: float
+    replicate: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRun:
+    """What one run at one rate says. ``valid`` of ``offered``: counts of the cohort, unsent or cut off requests offered and not valid.
+
+    ``overloaded``: the backlog grew; None: not known. ``blocked``: what stands against a capacity claim from this run, gate codes or words;
+    ``seed``: root seed of its draws. ``offered_rate`` in req/s and ``watts`` (mean power over the window) where they were measured.
+    """
+
+    phase: Phase
+    rate: float
+    replicate: int
+    server_start: int
+    seed: int
+    valid: int
+    offered: int
+    overloaded: bool | None
+    blocked: tuple[str, ...] = ()
+    sent_share: float | None = None
+    offered_rate: float | None = None
+    watts: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.valid <= self.offered and 0 < self.rate < math.inf):
+            what = f"valid={self.valid}, offered={self.offered}, rate={self.rate}: 0 <= valid <= offered and 0 < rate are needed"
+            raise UsageError(Problem("bad_probe_run", what, "pass the counts of the offered cohort and the load it was sent at"))
+
+    @property
+    def key(self) -> Key:
+        """Which probe it answers."""
+        return self.phase, self.rate, self.replicate
+
+    @property
+    def objections(self) -> tuple[str, ...]:
+        """Why the run is no evidence; empty when it is. Overload explains some gates away, and not knowing about it is an objection."""
+        excused = EXPLAINED_BY_OVERLOAD if self.overloaded else frozenset[str]()
+        lacking = (("offered=0",) if not self.offered else ()) + (("overload unknown",) if self.overloaded is None else ())
+        return (*(code for code in self.blocked if code not in excused), *lacking)
+
+
+def probe_run(
+    phase: Phase, record: RunRecord, measures: RunMeasures, standing: Sequence[CheckResult], watts: float | None = None
+) -> ProbeRun:
+    """Reduce a measured run to what a search needs. ``standing``: answers that stand against Claim.CAPACITY (``standing_against``)."""
+    spec, counted, figures = record.spec, measures.outcomes, measures.figures
+    attainment, offered_rate = figures["attainment"], figures["offered_rate"]
+    unknown = () if attainment.status == "ok" else (f"attainment {attainment.status}: {attainment.reason}",)
+    due = sum(arrivals.due for arrivals in measures.sent.arrivals)
+    return ProbeRun(
+        phase=phase,
+        rate=spec.load.value,
+        replicate=spec.replicate,
+        server_start=spec.server_start,
+        seed=spec.workload.seed,
+        valid=min(counted.counts[Outcome.VALID], counted.offered),  # more valid than offered: the partition is open, and blocked says so
+        offered=counted.offered,
+        overloaded=measures.load.flag,
+        blocked=(*(check.code for check in standing), *unknown),
+        sent_share=sum(arrivals.sent for arrivals in measures.sent.arrivals) / due if due else None,
+        offered_rate=offered_rate.value,
+        watts=watts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A search and the runs made for it, in any order. UsageError when two runs answer one probe: picking one would choose the data."""
+
+    search: Search
+    runs: tuple[ProbeRun, ...] = ()
+
+    def __post_init__(self) -> None:
+        keys = [run.key for run in self.runs]
+        twice = sorted({key for key in keys if keys.count(key) > 1}) if len(set(keys)) < len(keys) else []
+        if twice:
+            remedy = "give the accepted attempt of each run only"
+            raise UsageError(*(Problem("probe_answered_twice", f"phase={p}, rate={r}, replicate={i}", remedy) for p, r, i in twice))
