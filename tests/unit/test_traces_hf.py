@@ -18,6 +18,7 @@ from harness.errors import HostError, UsageError
 from workloads.schedule import Trace
 from workloads.traces import read_trace
 from workloads.traces.hf import HfOptions, read_texts
+from workloads.traces.hf_files import tree_digest
 
 ROWS: list[dict[str, Any]] = [
     {"q": "NA", "a": "x", "n": 7, "who": "u1", "t": 1.5},
@@ -260,3 +261,10 @@ def test_any_bytes_end_in_a_trace_or_in_problems(tmp_path: Path, ending: str, no
         assert all(problem.code.startswith("trace.") for problem in result.problems)
     else:
         assert len(result) > 0
+
+
+def test_a_digest_of_files_whose_folders_end_alike_keeps_their_names_apart(tmp_path: Path) -> None:
+    def digest(first: str, second: str) -> str:
+        return tree_digest([write(tmp_path / first / "data" / "a.jsonl", ROWS), write(tmp_path / second / "data" / "b.jsonl", ROWS)])
+
+    assert digest("2024", "2025") != digest("2024", "2026")

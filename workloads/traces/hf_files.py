@@ -6,6 +6,7 @@ Only the package's own loaders of JSON, CSV, Parquet and Arrow are used, on file
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -55,7 +56,7 @@ def tree_digest(files: list[Path]) -> str:
     """Sha256 over names (from the files' common folder) and contents, in order; of a single file its own sha256."""
     if len(files) == 1:
         return file_digest(files[0])
-    base = Path(*[parts[0] for parts in zip(*(file.parts[:-1] for file in files), strict=False) if len(set(parts)) == 1])
+    base = os.path.commonpath([file.parent for file in files])
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.relative_to(base).as_posix()}\0{file_digest(file)}\n".encode())
