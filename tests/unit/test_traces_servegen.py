@@ -22,7 +22,7 @@ from workloads.schedule import Trace
 from workloads.traces import get_reader, guess_format, read_trace
 from workloads.traces.archive import read_members
 from workloads.traces.servegen_draw import MAX_ROWS, _window
-from workloads.traces.servegen_files import Client, lengths_of, read_clients
+from workloads.traces.servegen_files import Client, lengths_of, read_clients, read_lengths
 from workloads.traces.servegen_profile import profile
 
 T = TypeVar("T")
@@ -383,3 +383,15 @@ def test_profile_tells_what_is_published_before_anything_is_drawn(folder: Path) 
 def test_the_format_is_guessed_from_the_first_members_name(folder: Path) -> None:
     assert guess_format(folder / "x_traces.tar.gz") == "servegen"
     assert guess_format(folder / "servegen_datasets.tar.gz") == "servegen"
+
+
+def test_a_probability_that_no_float_holds_is_profiled_as_unsound(tmp_path: Path) -> None:
+    path = tar(tmp_path / "d.tar.gz", {"m/chunk-1-dataset.json": histograms((0, "{1: %s}" % ("9" * 400), "{1: 1.0}"))})
+    assert profile(path)["files"]["m/chunk-1-dataset.json"]["pdfs_not_summing_to_1"] == 1  # type: ignore[index]  # a tree of plain values
+
+
+def test_two_members_of_histograms_for_one_client_are_refused(tmp_path: Path) -> None:
+    path = tar(tmp_path / "d.tar.gz", {"m/chunk-1-dataset.json": LENGTHS, "m/chunk-01-dataset.json": LENGTHS})
+    with pytest.raises(UsageError) as caught:
+        read_lengths(path, "m")
+    assert [problem.code for problem in caught.value.problems] == ["trace.duplicate"]

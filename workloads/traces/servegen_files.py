@@ -108,9 +108,15 @@ def read_clients(path: Path) -> tuple[str, dict[int, Client]]:
 
 
 def read_lengths(path: Path, family: str) -> dict[int, Lengths]:
-    """Histograms by client of the members in folder ``family`` of an archive of ``chunk-N-dataset.json``."""
+    """Histograms by client of the members in folder ``family`` of an archive of ``chunk-N-dataset.json``. Raises UsageError."""
     members = {name: raw for name, raw in read_members(path, DATASET_NAME).items() if str(PurePosixPath(name).parent) == family}
-    return {_number(DATASET_NAME, name): lengths_of(name, raw) for name, raw in members.items()}
+    found: dict[int, Lengths] = {}
+    for name, raw in members.items():
+        number = _number(DATASET_NAME, name)
+        if number in found:
+            raise UsageError(Problem("trace.duplicate", f"member={show(name)}: client {number} is there twice", _REPIN, path.name))
+        found[number] = lengths_of(name, raw)
+    return found
 
 
 def lengths_of(member: str, raw: bytes) -> Lengths:
@@ -206,7 +212,7 @@ def _histogram(text: str, where: str) -> Histogram | None:
     if not bins:
         return None
     whole = all(isinstance(length, int) and length <= TOKEN_LIMIT for length in bins)
-    total = _sum(bins)
+    total = total_of(bins)
     if not whole or not abs(total - 1) <= 1e-3:  # written so that NaN and infinity are refused too
         what = f"bins={len(bins)}, sum={total:.6g}: lengths are whole numbers up to {TOKEN_LIMIT}, probabilities add to 1"
         raise UsageError(Problem("trace.histogram", what, _REPIN, where))
@@ -216,7 +222,8 @@ def _histogram(text: str, where: str) -> Histogram | None:
     return Histogram(np.array(lengths, np.int64), cumulative)
 
 
-def _sum(bins: dict[float, float]) -> float:
+def total_of(bins: dict[float, float]) -> float:
+    """Sum of the probabilities of a histogram, infinite where no float holds it."""
     try:
         return math.fsum(bins.values())
     except OverflowError:  # whole numbers beyond any float

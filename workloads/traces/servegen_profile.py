@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from workloads.traces.archive import read_members
-from workloads.traces.servegen_files import DATASET_NAME, PATTERNS, WINDOW_S, Client, lengths_of, literal, read_clients
+from workloads.traces.servegen_files import DATASET_NAME, PATTERNS, WINDOW_S, Client, lengths_of, literal, read_clients, total_of
 
 COLUMNS = "(no header) window_start_s, rate_rps, iat_cv, pattern, arg1(shape), arg2(scale)"
 
@@ -54,7 +54,7 @@ def _distributions(member: str, raw: bytes) -> dict[str, object]:
             bins = literal(text, f"{member}: window {start}: {side}")
             fields[side] += 1
             empty += not bins
-            unsound += bool(bins) and not abs(math.fsum(bins.values()) - 1) <= 1e-3
+            unsound += bool(bins) and not abs(total_of(bins) - 1) <= 1e-3
             if bins:
                 largest[side] = max(largest.get(side, 0), *bins)
     return {
