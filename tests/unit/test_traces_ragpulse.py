@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracefiles import check_sound, codes, fault, jsonl, read
+from workloads.profiles import profile
 from workloads.schedule import Trace
-from workloads.traces.ragpulse import ORDER
+from workloads.traces.ragpulse import ORDER, _Chains
 
 FORMAT = "ragpulse"
 KEYS = {
@@ -185,3 +187,23 @@ def test_shared_blocks_are_what_token_by_token_comparison_finds(chains: list[tup
         chains_of = [[c for kind in ORDER for c in rows[i]["hash_ids"][kind]] for i in (a, b)]
         whole = sum(TOKENS[c] for c in chains_of[0][: shared(*chains_of)])
         assert whole // size <= common(trace, a, b) <= tokens // size
+
+
+def test_components_longer_than_their_row_are_refused_without_making_their_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = {**FILES, "2_passages.jsonl": jsonl([{"passage_id": 10, "token_length": 1 << 24}])}
+    made: list[int] = []
+    monkeypatch.setattr(_Chains, "_node", lambda _, parent, component, blocks: made.append(blocks) or (0, 0, 0))
+    assert codes(FORMAT, jsonl([row(passages_ids=[10] * 1000)]), name="0_trace.jsonl", beside=longest, **{"block-size": 1}) == [
+        "trace.component_sum"
+    ]
+    assert not made
+
+
+def test_the_profile_takes_the_component_files_and_times_that_the_reader_takes(tmp_path: Path) -> None:
+    (tmp_path / "0_trace.jsonl").write_bytes(jsonl([row("0.5")]))
+    for name, raw in FILES.items():
+        (tmp_path / name).write_bytes(raw)
+        (tmp_path / f"{name}.gz").write_bytes(b"not what the reader reads")
+    shown = profile(tmp_path / "0_trace.jsonl", FORMAT)
+    assert shown["rows_component_sum_ne_input_length"] == 1
+    assert shown["components"]["2_passages"]["max_id"] == 11

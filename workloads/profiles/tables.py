@@ -12,6 +12,7 @@ import numpy as np
 
 from workloads.profiles.layout import csv_profile, json_profile, lines, objects, spread
 from workloads.traces.find import read_bytes
+from workloads.traces.ragpulse import COMPONENT_FILES, ORDER, beside
 
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d):(\d\d(?:\.\d+)?)")
 
@@ -69,7 +70,7 @@ def ragpulse(path: Path) -> dict[str, Any]:
     """A RAGPulse file: where its second pass begins, and its components where their files lie beside it."""
     raw = read_bytes(path)
     rows = objects(raw)
-    stamps = [int(row["timestamp"]) for row in rows]
+    stamps = [float(row["timestamp"]) for row in rows]
     restarts = [i for i in range(1, len(stamps)) if stamps[i] < stamps[i - 1]]
     found = json_profile(raw, rows, "timestamp") | {"timestamp_unit": "s, as JSON strings", "restart_rows_0based": restarts}
     if restarts:
@@ -77,29 +78,18 @@ def ragpulse(path: Path) -> dict[str, Any]:
     return found | _components(path, rows)
 
 
-COMPONENT_IDS = {
-    "1_sys_prompt": "sys_prompt",
-    "2_passages": "passages_ids",
-    "3_history": "history",
-    "4_user_input": "user_input",
-    "5_web_search": "web_search",
-}
-"""Component file -> its list in a row's ``hash_ids``."""
-
-
 def _components(path: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     length: dict[int, int] = {}
-    for name in COMPONENT_IDS:
-        file = next((f for f in (path.with_name(f"{name}.jsonl.gz"), path.with_name(f"{name}.jsonl")) if f.is_file()), None)
+    for name, key in sorted(COMPONENT_FILES.values()):
+        file = beside(path, name)
         if file is None:
             return {}
         parts = objects(read_bytes(file))
-        key = next(k for k in parts[0] if k.endswith("_id"))
         own = {int(part[key]): int(part["token_length"]) for part in parts}
         facts[name] = {"rows": len(parts), "keys": list(parts[0]), "min_id": min(own), "max_id": max(own)}
         length |= own
-    used = [[i for kind in COMPONENT_IDS.values() for i in row["hash_ids"].get(kind, ())] for row in rows]
+    used = [[i for kind in ORDER for i in row["hash_ids"].get(kind, ())] for row in rows]
     sums = [sum(length.get(i, 0) for i in ids) for ids in used]
     rest = [row["input_length"] - total for row, total in zip(rows, sums, strict=True)]
     return {
@@ -136,4 +126,5 @@ def plain_json_lines(path: Path) -> dict[str, Any]:
 
 def opaque(path: Path) -> dict[str, Any]:
     """A file whose layout says nothing a person would ask for."""
-    return {"bytes": path.stat().st_size, "compressed": path.read_bytes()[:2] == b"\x1f\x8b"}
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "compressed": file.read(2) == b"\x1f\x8b"}

@@ -31,7 +31,7 @@ FORMAT = "ragpulse"
 NS = 1_000_000_000
 Component = Literal["sys_prompt", "passages_ids", "history", "web_search", "user_input"]
 ORDER: tuple[Component, ...] = ("sys_prompt", "passages_ids", "history", "web_search", "user_input")
-_FILES = {
+COMPONENT_FILES = {
     "sys_prompt": ("1_sys_prompt", "sys_prompt_id"),
     "passages_ids": ("2_passages", "passage_id"),
     "history": ("3_history", "history_id"),
@@ -70,7 +70,10 @@ class _Chains:
         self.ends = array("q", [0])
 
     def add(self, chain: list[_Id], tokens_in: int) -> int:
-        """Append one row; return its tokens beyond the components (negative: they do not fit the row)."""
+        """Append one row; return its tokens beyond the components (negative: they do not fit the row, which then has no ids)."""
+        beyond = tokens_in - sum(self._lengths[component] for component in chain)
+        if beyond < 0:  # blocks of it could be more than memory holds
+            chain, tokens_in = [], 0
         node, start = -1, 0
         for component in chain:
             stop = start + self._lengths[component]
@@ -81,7 +84,7 @@ class _Chains:
         self.ids.extend(range(self._next, self._next + own))
         self._next += own
         self.ends.append(len(self.ids))
-        return tokens_in - start
+        return beyond
 
     def _node(self, parent: int, component: _Id, blocks: int) -> tuple[int, int, int]:
         # The parent fixes where the component starts, so the number of blocks is the same whenever the node is met.
@@ -141,8 +144,8 @@ class _RagPulse:
 
 def _component_lengths(path: Path) -> tuple[dict[_Id, int], tuple[str, ...]]:
     """Token length by (component, id), empty with a note when one of the five files is not there. Raises UsageError for a bad file."""
-    files = {name: _beside(path, stem) for name, (stem, _) in _FILES.items()}
-    absent = sorted(_FILES[name][0] for name, file in files.items() if file is None)
+    files = {name: beside(path, stem) for name, (stem, _) in COMPONENT_FILES.items()}
+    absent = sorted(COMPONENT_FILES[name][0] for name, file in files.items() if file is None)
     if absent:
         lost = "without component lengths the prompts share nothing: no prefix ids"
         return {}, (f"component files not found beside the trace ({', '.join(absent)}): {lost}",)
@@ -155,13 +158,14 @@ def _component_lengths(path: Path) -> tuple[dict[_Id, int], tuple[str, ...]]:
     return lengths, (f"component lengths from {', '.join(digests)} (sha256 begins)",)
 
 
-def _beside(path: Path, stem: str) -> Path | None:
+def beside(path: Path, stem: str) -> Path | None:
+    """File of a component beside the trace, None where there is none."""
     return next((file for ending in (".jsonl", ".jsonl.gz") if (file := path.parent / f"{stem}{ending}").is_file()), None)
 
 
 def _read_lengths(path: Path, name: str, lengths: dict[_Id, int]) -> None:
     problems = ProblemList(path.name)
-    key = _FILES[name][1]
+    key = COMPONENT_FILES[name][1]
     for line, row in JsonLines(path, problems):
         identity = (name, integer(row, key, problems, line, low=0))
         length = tokens(row, "token_length", problems, line)
@@ -191,7 +195,7 @@ def _chain(row: dict[str, Any], order: tuple[Component, ...], lengths: dict[_Id,
         chain.extend((name, i) for i in ids)
     unknown = [c for c in chain if c not in lengths] if lengths else []
     if unknown:
-        what = f"hash_ids.{unknown[0][0]} has {show(unknown[0][1])}: {_FILES[unknown[0][0]][0]} gives no length for it"
+        what = f"hash_ids.{unknown[0][0]} has {show(unknown[0][1])}: {COMPONENT_FILES[unknown[0][0]][0]} gives no length for it"
         problems.add("trace.component_length", what, "use the component files of the same release", line)
     return [c for c in chain if c in lengths]
 
