@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
-from harness.errors import UsageError
+from harness.errors import HostError, UsageError
 from workloads.plan import TraceSource
+from workloads.profiles import profile
 from workloads.traces import find as finding
-from workloads.traces import find_trace, load_trace, trace_ref
+from workloads.traces import find_trace, guess_format, load_trace, registry, streams, trace_ref
 from workloads.traces.azure import HEADER
 
 RAW = HEADER + b"\n2023-11-16 18:15:46.6805900,374,44\n"
@@ -153,3 +156,45 @@ def test_a_file_found_twice_by_the_search_path_is_one_file(tmp_path: Path) -> No
     assert load_trace(source(), [tmp_path]).sha256 == SHA
     assert finding.sole_candidate(source("absent"), [tmp_path]) is None
     assert finding.sole_candidate(source("../conv.csv"), [tmp_path]) is None
+
+
+def test_a_file_that_unpacks_to_more_than_is_read_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "MAX_WHOLE", 1000)
+    packed = put(tmp_path / "bomb.csv.gz", gzip.compress(b"0" * 1001))
+    with pytest.raises(UsageError) as caught:
+        finding.read_bytes(packed)
+    assert [problem.code for problem in caught.value.problems] == ["trace.too_large"]
+    assert finding.read_bytes(put(tmp_path / "whole.csv.gz", gzip.compress(b"0" * 1000))) == b"0" * 1000
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
+    monkeypatch.setattr(streams, "MAX_LINE", 100)
+    raw = b"[" * 50 + b"\n" + b"0" * 300
+    path = put(tmp_path / "t.jsonl", gzip.compress(raw) if packed else raw)
+    with pytest.raises(UsageError) as caught:
+        list(streams.line_blocks(path, 16))
+    assert [problem.code for problem in caught.value.problems] == ["trace.long_line"]
+
+
+def test_a_damaged_gzip_file_whose_format_is_asked_for_is_called_unreadable(tmp_path: Path) -> None:
+    packed = put(tmp_path / "t.jsonl.gz", gzip.compress(RAW)[:10] + b"\xff" * 50)
+    with pytest.raises(UsageError) as caught:
+        guess_format(packed)
+    assert [problem.code for problem in caught.value.problems] == ["trace.unreadable"]
+
+
+def test_a_plug_in_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = EntryPoint("theirs", "no_such_package_of_theirs:READER", registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [broken])
+    with pytest.raises(HostError) as caught:
+        registry._readers.__wrapped__()
+    (problem,) = caught.value.problems
+    assert problem.code == "trace.plugin"
+    assert "theirs=no_such_package_of_theirs:READER" in problem.what
+
+
+def test_a_file_without_a_layout_to_show_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(tmp_path / "t.parquet", b"\x1f\x8b" + bytes(1000))
+    monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("read whole"))
+    assert profile(path, "trigpoint") == {"bytes": 1002, "compressed": True}

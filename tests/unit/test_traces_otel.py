@@ -233,3 +233,15 @@ def test_the_order_of_times_is_kept_whole_and_reduced(times: list[tuple[int, int
     assert reach == brute
     for row, (causes, _) in enumerate(waits):
         assert not any(one in reach[other] for one in causes for other in causes), row
+
+
+def test_an_integer_beyond_64_bits_in_a_message_is_text_like_any_other() -> None:
+    huge = {"kvlistValue": {"values": [{"key": "x", "value": {"intValue": "9" * 20}}]}}
+    messages = {"key": "gen_ai.input.messages", "value": {"arrayValue": {"values": [huge]}}}
+    counts = [{"key": f"gen_ai.usage.{side}_tokens", "value": {"intValue": "5"}} for side in ("input", "output")]
+    assert read(FORMAT, document({**span("a", 0, 1), "attributes": [messages, *counts]})).input_tokens.tolist() == [5]
+
+
+def test_lines_are_lines_however_long_the_first_one_is() -> None:
+    lines = [json.dumps(span(name, start, start + 1, prompt=said("x" * (1 << 20)))) for name, start in (("a", 0), ("b", 2))]
+    assert len(read(FORMAT, "\n".join(lines).encode())) == 2

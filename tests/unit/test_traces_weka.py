@@ -6,6 +6,8 @@ import gzip
 import io
 import json
 import tarfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracefiles import check_outcome, check_sound, codes, fault, read
+from workloads.plan import Dedupe
+from workloads.profiles import profile
 from workloads.schedule import Trace, Turns
 from workloads.traces import get_reader
+from workloads.transforms import apply
 
 FORMAT = "weka-agentic"
 NS = 10**9
@@ -268,3 +273,23 @@ def test_renumbered_ids_are_equal_within_and_only_within_a_session(sessions: lis
     new = trace.blocks.ids.values.tolist()
     assert len(set(zip(flat, new, strict=True))) == len(set(flat)) == len(set(new))
     assert np.max(new) == len(set(new)) - 1
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_session_alone_is_profiled_packed_or_not(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "session.json"
+    path.write_bytes(pack(session(request(0), request(5))))
+    assert profile(path, FORMAT)["requests_incl_subagents"] == 2
+
+
+def test_agents_within_agents_that_start_after_decades_are_refused() -> None:
+    inner = request(1.1e9)
+    for _ in range(8):
+        inner = agent(1.1e9, 0, inner)
+    assert set(codes(FORMAT, session(inner))) == {"trace.timestamp"}
+
+
+def test_equal_sessions_are_kept_apart_and_the_note_promises_no_step_that_drops_them() -> None:
+    trace = read(FORMAT, packed(*((f"{name}.json", session(request(0), request(5), name=name)) for name in "ab")), "t.tar.gz")
+    assert len(apply([Dedupe()], trace, 1).trace) == 4
+    assert any(note.startswith("1 sessions equal an earlier one") and "kept" in note for note in trace.notes)

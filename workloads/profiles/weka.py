@@ -1,9 +1,8 @@
-"""Profile of agent sessions, which come as an archive of many files."""
+"""Profile of agent sessions, alone or as an archive of many files."""
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,17 +11,12 @@ from typing import Any
 import orjson
 
 from workloads.profiles.layout import spread
-from workloads.traces.archive import read_members
-
-SESSION_NAME = re.compile(r".*\.json")
+from workloads.traces.weka import documents
 
 
 def weka(path: Path) -> dict[str, Any]:
     """Agent sessions: kinds of entries, stop reasons, pauses, and how ids fit lengths (blocks of 64, full ones only)."""
-    if path.suffix == ".json":
-        sessions = [orjson.loads(path.read_bytes())]
-    else:
-        sessions = [orjson.loads(raw) for raw in read_members(path, SESSION_NAME).values()]
+    sessions = [orjson.loads(raw) for _, raw in documents(path, {})]
     entries = [(s, e) for s in sessions for e in s["requests"]]
     requests = [(s, r) for s in sessions for r in _flat(s["requests"])]
     inner = [r for _, r in requests]

@@ -7,7 +7,9 @@ import hashlib
 import os
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from harness.errors import Problem, UsageError
 from workloads.plan import TraceSource
@@ -17,6 +19,10 @@ MAX_DEPTH = 4
 
 MAX_ENTRIES = 20_000
 """Directory entries looked at below one search directory before the search stops and says so (about a second of a cold disk)."""
+
+
+MAX_WHOLE = 1 << 31
+"""Most bytes of a file that is read at once, decompressed, 2 GiB: several times the largest published one. Gzip packs a thousand to one."""
 
 
 def find_trace(source: TraceSource, search_path: Sequence[Path]) -> Path:
@@ -65,11 +71,27 @@ def file_digest(path: Path) -> str:
 
 
 def read_bytes(path: Path) -> bytes:
-    """All bytes of a file, decompressed when it is gzip. Raises UsageError ``trace.unreadable``, also for a torn gzip member."""
+    """All bytes of a file, decompressed when it is gzip.
+
+    Raises UsageError ``trace.unreadable``, also for a torn gzip member, and ``trace.too_large`` beyond ``MAX_WHOLE``.
+    """
+    with opened(path) as stream:
+        raw = stream.read(MAX_WHOLE + 1)
+    if len(raw) > MAX_WHOLE:
+        what = f"path={path.name}: more than {MAX_WHOLE} bytes, and a file of this format is read at once"
+        raise UsageError.single("trace.too_large", what, "cut it into files by time", str(path))
+    return raw
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading, decompressed when it is gzip. Raises UsageError ``trace.unreadable``, also while it is read."""
     try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-    except (OSError, EOFError, zlib.error) as error:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            yield cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
+    except (OSError, EOFError, zlib.error) as error:  # a torn gzip member ends with one of the last two
         raise unreadable(path, error if isinstance(error, OSError) else OSError(str(error))) from error
 
 

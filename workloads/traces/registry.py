@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from harness.errors import Problem, UsageError
+from harness.errors import HostError, Problem, UsageError
 from workloads.traces.contract import Options, Reader
-from workloads.traces.find import unreadable
+from workloads.traces.find import opened
 
 GROUP = "trigpoint.traces"
 """Entry point group: name = format, value = an object that is a ``Reader``."""
@@ -48,8 +47,17 @@ def _readers() -> dict[str, Reader]:
         found |= {reader.info.format: reader for reader in import_module(f"workloads.traces.{module}").READERS}
     for point in entry_points(group=GROUP):
         if point.name not in found:  # a package may add a format, never replace one of ours under its name
-            found[point.name] = point.load()
+            found[point.name] = _loaded(point)
     return found
+
+
+def _loaded(point: EntryPoint) -> Reader:
+    try:
+        reader: Reader = point.load()
+    except Exception as error:  # a package's module may raise anything while it is imported
+        what = f"plug-in {point.name}={point.value}: cannot be loaded ({type(error).__name__}: {str(error)[:100]})"
+        raise HostError.single("trace.plugin", what, "mend or uninstall the package that offers it") from error
+    return reader
 
 
 def formats() -> tuple[str, ...]:
@@ -91,12 +99,5 @@ def _option_problem(reader: Reader, error: dict[str, Any]) -> Problem:
 
 
 def _head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as handle:
-            raw = handle.read(HEAD_BYTES)
-        if raw[:2] != b"\x1f\x8b":
-            return raw
-        with gzip.open(path) as stream:
-            return stream.read(HEAD_BYTES)
-    except (OSError, EOFError) as error:
-        raise unreadable(path, error if isinstance(error, OSError) else OSError(str(error))) from error
+    with opened(path) as stream:
+        return stream.read(HEAD_BYTES)

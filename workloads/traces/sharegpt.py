@@ -24,9 +24,9 @@ from workloads.schedule import Ragged, Trace, Turns, frozen
 from workloads.tokens import TokenSource, load_tokenizer
 from workloads.traces.collect import int64
 from workloads.traces.contract import FormatInfo, Options
+from workloads.traces.find import opened
 from workloads.traces.jsonl import show
 from workloads.traces.problems import ProblemList
-from workloads.traces.streams import opened
 
 FORMAT = "sharegpt"
 ASKS = frozenset({"human", "user"})

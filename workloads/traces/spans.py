@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from workloads.traces.fields import instant, text
+from workloads.traces.find import opened
 from workloads.traces.jsonl import JsonLines, Placed, Sink, first_object, parse, show
 from workloads.traces.problems import ProblemList
-from workloads.traces.streams import opened
-
-_HEAD_BYTES = 1 << 20
-"""The first line is looked at up to here, 1 MiB: a longer line is read as one document, which holds for it as well."""
+from workloads.traces.streams import limited_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Span:
 def read_spans(path: Path, problems: ProblemList) -> Iterator[tuple[Placed, Span | None]]:
     """Yield (place, span) of every span in file order; None for one that is recorded in ``problems``."""
     with opened(path) as stream:
-        by_line = bool(first_object(stream.read(_HEAD_BYTES)))
+        by_line = bool(first_object(limited_line(stream)))
     if by_line:
         documents: Iterator[tuple[str, Any]] = ((f"line {line}", row) for line, row in JsonLines(path, problems))
     else:
@@ -137,7 +135,8 @@ def _value(raw: Any) -> Any:
         return raw
     kind, value = next(iter(raw.items()))
     if kind == "intValue" and isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) <= 20:
-        return int(value)
+        number = int(value)
+        return number if -(1 << 63) <= number < 1 << 63 else value
     if kind == "arrayValue" and isinstance(value, dict):
         return [_value(item) for item in value.get("values", [])] if isinstance(value.get("values", []), list) else value
     if kind == "kvlistValue" and isinstance(value, dict):

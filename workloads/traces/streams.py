@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, TypeVar, cast
+from typing import BinaryIO, TypeVar
 
-from workloads.traces.find import unreadable
+from harness.errors import UsageError
+from workloads.traces.find import opened, unreadable
 
 _T = TypeVar("_T")
 
@@ -22,16 +20,8 @@ BLOCK_BYTES = 1 << 19
 """Bytes of text in hand at a time, 512 KiB: some 13,000 rows, enough to make the cost of a call vanish and little beside any trace."""
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading, decompressed when it is gzip. Raises UsageError ``trace.unreadable``, also while it is read."""
-    try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            yield cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
-    except (OSError, EOFError, zlib.error) as error:  # a torn gzip member ends with one of the last two
-        raise unreadable(path, error if isinstance(error, OSError) else OSError(str(error))) from error
+MAX_LINE = 1 << 28
+"""Longest line read, 256 MiB: far beyond any row, and what keeps a few MiB of gzip without a line's end from filling the memory."""
 
 
 def size_of(path: Path) -> int:
@@ -49,9 +39,19 @@ def line_blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
 
 
 def whole_lines(stream: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield what is left of a stream as ``line_blocks`` does."""
+    """Yield what is left of a stream as ``line_blocks`` does. Raises UsageError ``trace.long_line`` beyond ``MAX_LINE``."""
     while piece := stream.read(size):
-        yield piece if piece.endswith(b"\n") else piece + stream.readline()
+        yield piece if piece.endswith(b"\n") else piece + limited_line(stream)
+
+
+def limited_line(stream: BinaryIO) -> bytes:
+    """What is left of a line, with its end. Raises UsageError ``trace.long_line`` beyond ``MAX_LINE``."""
+    line = stream.readline(MAX_LINE + 1)
+    if len(line) > MAX_LINE:
+        what = f"a line of more than {MAX_LINE} bytes"
+        remedy = "name the right format, or restore the line ends: rows of a trace are lines"
+        raise UsageError.single("trace.long_line", what, remedy, getattr(stream, "name", ""))
+    return line
 
 
 def in_order(work: Callable[[bytes], _T], blocks: Iterable[bytes]) -> Iterator[_T]:

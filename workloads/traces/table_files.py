@@ -20,8 +20,9 @@ from pyarrow import csv as pacsv
 from harness.errors import UsageError
 from workloads.traces import jsonl
 from workloads.traces.columns import shown
+from workloads.traces.find import opened
 from workloads.traces.problems import ProblemList
-from workloads.traces.streams import line_blocks, opened
+from workloads.traces.streams import line_blocks
 
 Block = Mapping[str, pa.Array]
 """Mapped columns of some rows by name in the file."""

@@ -31,11 +31,10 @@ from harness.errors import UsageError
 from workloads.schedule import Blocks, Labels, Ragged, Trace, UInt64, frozen
 from workloads.traces.collect import BlockColumn, Columns, TurnColumn, pause_notes
 from workloads.traces.contract import FormatInfo, Options, PrefixRule
-from workloads.traces.fields import duration, elapsed, tokens
-from workloads.traces.find import unreadable
+from workloads.traces.fields import LATEST_NS, duration, elapsed, tokens
+from workloads.traces.find import opened, unreadable
 from workloads.traces.jsonl import Placed, parse, show
 from workloads.traces.problems import ProblemList
-from workloads.traces.streams import opened
 
 FORMAT = "weka-agentic"
 NS = 1_000_000_000
@@ -152,7 +151,7 @@ class _Session:
 
     def _agent(self, entry: dict[str, Any], parent: _Strand, place: Placed) -> _Request | None:
         """Read a sub-agent, which branches off its parent's last request before its start."""
-        ended = parent.base_ns + elapsed(entry, "t", NS, place, None)
+        ended = _clocked(parent.base_ns, entry, place)
         lasted = elapsed(entry, "duration_ms", MS_NS, place, None)
         if lasted > ended:
             what = f"duration_ms={show(entry.get('duration_ms'))}: the sub-agent ends at t={show(entry.get('t'))} s, before it could start"
@@ -166,7 +165,7 @@ class _Session:
         rows, before = self._rows, strand.last
         if entry.get("type") not in ("n", "s"):
             place.add("trace.type", f"type={show(entry.get('type'))}: not n, s or subagent", "restore the published form")
-        start, tokens_in = strand.base_ns + elapsed(entry, "t", NS, place, None), tokens(entry, "in", place, None)
+        start, tokens_in = _clocked(strand.base_ns, entry, place), tokens(entry, "in", place, None)
         service, think = duration(entry, "api_time", NS, place, None), duration(entry, "think_time", NS, place, None)
         request = _Request(len(rows.columns), start, start + service if service >= 0 else -1)
         rows.columns.add(start, tokens_in, tokens(entry, "out", place, None))
@@ -179,6 +178,16 @@ class _Session:
         rows.turns.add(self._number, self._turn, [wait.row for wait in after], _pause(start, think, own, after), extends)
         self._turn += 1
         return request
+
+
+def _clocked(base_ns: int, entry: dict[str, Any], place: Placed) -> int:
+    """An entry's ``t`` on its session's clock, ns; records one that lies beyond 36 years once its agent's own start is added."""
+    at = base_ns + elapsed(entry, "t", NS, place, None)
+    if at <= LATEST_NS:
+        return at
+    what = f"t={show(entry.get('t'))}: {at / NS:.9g} s after the session's start, more than 36 years"
+    place.add("trace.timestamp", what, "check the unit of t, which is seconds")
+    return 0
 
 
 def _pause(start: int, think: int, own: _Request | None, waits: list[_Request]) -> int:
@@ -215,7 +224,7 @@ class _Weka:
     def read(self, path: Path, options: WekaOptions, seed: int) -> Trace:  # noqa: ARG002 - nothing is drawn
         """Read one session or a tar of them. Raises UsageError with every problem and its place."""
         problems, rows, skipped = ProblemList(path.name), _Rows(), dict[str, int]()
-        for name, raw in _documents(path, skipped):
+        for name, raw in documents(path, skipped):
             place = Placed(problems, name)
             document = parse(raw, None, place)
             if document is not None:
@@ -246,7 +255,7 @@ def _session(document: object, rows: _Rows, place: Placed, options: WekaOptions)
         rows.digests.add(digest)
 
 
-def _documents(path: Path, skipped: dict[str, int]) -> Iterator[tuple[str, bytes]]:
+def documents(path: Path, skipped: dict[str, int]) -> Iterator[tuple[str, bytes]]:
     """Yield (name, bytes) of each session, one in memory at a time; members that are no sessions are counted."""
     with opened(path) as stream:
         head = stream.read(512)
@@ -279,7 +288,7 @@ def _trace(name: str, rows: _Rows, skipped: dict[str, int]) -> Trace:
     silent = sum(out == 0 for out in rows.columns.tokens_out)
     notes = [f"sessions start at 0 and have no arrivals of their own: {len(rows.starts)} sessions need an arrival process"]
     if rows.repeats:
-        notes.append(f"{rows.repeats} sessions equal an earlier one but for their id: the transform dedupe drops them")
+        notes.append(f"{rows.repeats} sessions equal an earlier one but for their id: they are kept, each with prefixes of its own")
     if rows.rewritten:
         notes.append(f"{rows.rewritten} later turns do not hold all of the prompt and answer before: history was compacted, edited or cut")
     if silent:
