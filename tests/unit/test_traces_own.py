@@ -238,3 +238,16 @@ def test_only_our_ending_is_ours(tmp_path: Path) -> None:
     assert reader.sniff("x.trigpoint.parquet", b"PAR1...")
     assert not reader.sniff("x.parquet", b"PAR1...")
     assert not reader.sniff("x.trigpoint.parquet", b"a,b,c\n")
+
+
+@pytest.mark.parametrize("name", ["arrival_ns", "think_ns", "session", "turn"])
+def test_numbers_that_later_sums_could_not_hold_are_refused(name: str, tmp_path: Path) -> None:
+    highest = np.array([2**63 - 1], dtype=np.int64)
+    one, none = np.zeros(1, np.int64), np.full(1, -1, np.int64)
+    turns = Turns(one, one, Ragged.of([[]], np.int64), none, none, "included")
+    trace = Trace("csv", "x", one, one, one, one, turns=turns)
+    changed = replace(trace, arrival_ns=highest) if name == "arrival_ns" else replace(trace, turns=replace(turns, **{name: highest}))
+    write_trace(changed, tmp_path / f"t{SUFFIX}")
+    with pytest.raises(UsageError) as caught:
+        read_trace("trigpoint", tmp_path / f"t{SUFFIX}")
+    assert [problem.code for problem in caught.value.problems] == ["trace.column"]

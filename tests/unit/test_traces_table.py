@@ -474,3 +474,8 @@ def test_any_bytes_after_the_header_end_in_a_trace_or_a_usage_error(tmp_path_fac
             continue
         assert trace.arrival_ns.min() == 0
         assert np.array_equal(trace.source_row, np.arange(len(trace)))
+
+
+def test_a_pause_of_decades_is_refused_at_its_line(tmp_path: Path) -> None:
+    options = SESSIONS | {"columns": COLUMNS | {"session": "chat", "think": "k"}}
+    assert faults(tmp_path, "at,in,out,chat,k\n0,1,1,a,\n5,1,1,a,9000000000\n", options) == [("trace.timestamp", "t.csv:3")]

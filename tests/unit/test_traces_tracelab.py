@@ -176,3 +176,7 @@ def test_csv_sessions_come_back_as_written(sessions: list[list[tuple[int, int, i
     check_sound(trace)
     assert trace.input_tokens.tolist() == totals
     assert (turns_of(trace).extends >= 0).sum() == sum(len(rounds) - 1 for rounds in sessions)
+
+
+def test_tool_waits_that_add_up_to_decades_are_refused() -> None:
+    assert set(codes(FORMAT, csv(*(f"1,0,{i},0,5,5,1152921504606" for i in range(12))), name="t.csv")) == {"trace.timestamp"}

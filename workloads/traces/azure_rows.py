@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from workloads.schedule import Int64
+from workloads.traces.csvcols import show
 from workloads.traces.problems import TOKEN_LIMIT, ProblemList
 
 REPIN = "take the published file again and pin its sha256"
@@ -99,11 +100,6 @@ def check_head(header: bytes, row: bytes, release: Release, problems: ProblemLis
     elif owner and not release.is_stamp(stamp):
         what = f"TIMESTAMP={show(stamp)}: format {release.format} writes {release.form}; this is how {owner} writes it"
         problems.add("trace.release", what, f"name the format of this file: {owner}", 2)
-
-
-def show(text: bytes) -> str:
-    """Printable, bounded form of file content for a message."""
-    return repr(text[:60].decode("utf-8", "backslashreplace")) + ("..." if len(text) > 60 else "")
 
 
 @lru_cache(maxsize=8)

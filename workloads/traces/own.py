@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from workloads.schedule import Blocks, ClockKind, Int64, Labels, Ragged, Trace, Turns, frozen
 from workloads.traces.contract import FormatInfo, NoOptions
+from workloads.traces.fields import LATEST_NS
 from workloads.traces.find import unreadable
 from workloads.traces.problems import TOKEN_LIMIT, ProblemList
 from workloads.traces.table_files import not_parquet
@@ -38,7 +39,11 @@ _ROW_GROUP = 1 << 16
 _COUNTS = ("arrival_ns", "input_tokens", "output_tokens", "source_row")
 _TURNS = ("session", "turn", "after", "think_ns", "extends")
 _LEAST = {"think_ns": -1, "extends": -1}
-_MOST = {"input_tokens": TOKEN_LIMIT, "output_tokens": TOKEN_LIMIT}
+_MOST = {
+    **dict.fromkeys(("input_tokens", "output_tokens"), TOKEN_LIMIT),
+    **dict.fromkeys(("arrival_ns", "think_ns"), LATEST_NS),
+    **dict.fromkeys(("session", "turn"), 1 << 40),  # a number each, however sparse; the transform loop adds to it
+}
 _TYPES: dict[str, pa.DataType] = {
     **dict.fromkeys((*_COUNTS, *_TURNS), pa.int64()),
     "client": pa.string(),

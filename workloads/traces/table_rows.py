@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from workloads.schedule import Blocks, Bools, ClockKind, Int64, Labels, Ragged, Trace, Turns, frozen
 from workloads.traces.columns import Cells, Growing, counts, flags, int64_view, times, where_known
+from workloads.traces.csvcols import grid
 from workloads.traces.problems import CAP, ProblemList
 
 NS = 1_000_000_000
@@ -79,7 +80,7 @@ class TableRows:
         blocks = self._blocks(tokens_in)
         turns = self._turns(columns, arrival)
         self._problems.raise_if_any()
-        grid, start = _grid(arrival), int(arrival.min())
+        step, start = grid(arrival), int(arrival.min())
         arrival -= start
         return Trace(
             fmt,
@@ -89,7 +90,7 @@ class TableRows:
             frozen(tokens_out),
             frozen(np.arange(self._rows, dtype=np.int64)),
             clock=self._rules.clock,
-            grid_ns=grid,
+            grid_ns=step,
             client=self._labels("client"),
             kind=self._labels("kind"),
             failed=frozen(np.concatenate(self._failed)) if self._failed else None,
@@ -104,10 +105,16 @@ class TableRows:
             self._note_zones(cells)
             return times(cells, unit, self._problems)
         if role == "think":
-            return where_known(cells, lambda known: times(known, "s" if unit == "iso" else unit, self._problems))
+            return where_known(cells, lambda known: self._pauses(known, "s" if unit == "iso" else unit))
         if role == "turn":
             return where_known(cells, lambda known: counts(known, self._problems, _TURN_LIMIT))
         return counts(cells, self._problems)
+
+    def _pauses(self, cells: Cells, unit: str) -> Int64:
+        pauses = times(cells, unit, self._problems)
+        for row in np.flatnonzero(pauses > LONGEST_NS).tolist():
+            cells.fault(self._problems, row, "trace.timestamp", "a pause of more than 36 years", "check the option unit")
+        return pauses
 
     def _note_zones(self, cells: Cells) -> None:
         """Remember the first row whose stamp has a zone, and the first without."""
@@ -255,14 +262,6 @@ def _entries(value: object) -> list[int] | None:
     if all(type(entry) is int for entry in value):
         return value
     return [int(entry) for entry in value] if all(re.fullmatch(r"-?\d{1,40}", str(entry), re.ASCII) for entry in value) else None
-
-
-def _grid(ns: Int64) -> int:
-    """The coarsest decimal step, 1 s at most, that every time lies on."""
-    step = NS
-    while step > 1 and (ns % step).any():
-        step //= 10
-    return step
 
 
 def _clock_notes(clock: ClockKind, arrival: Int64, start: int) -> tuple[str, ...]:

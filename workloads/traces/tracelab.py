@@ -161,6 +161,10 @@ def _read_csv(path: Path) -> Trace:
             problems.add("trace.round_order", what, "restore the published order of rows", line)
         # Were answers to take no time, a round would arrive when the tools of the one before are done.
         arrival = before.end_ns if before else arrival_ms * MS_NS
+        if arrival > LATEST_NS:
+            what = f"session_id={session}, round_idx={index}: arrival and tool waits add up to more than 36 years"
+            problems.add("trace.timestamp", what, "check the unit of arrival_time and tool_wait_after_ms, which is ms", line)
+            arrival = 0
         here = _Round(len(columns), line, str(session), index, arrival, arrival + wait_ms * MS_NS)
         last[session] = here, start_ms
         rounds.append(here)
