@@ -118,7 +118,10 @@ class Turns:
     history: Literal["included", "excluded"]
 
     def take(self, rows: Int64) -> Turns:
-        """Rows by ascending index (k,); references to rows that are gone are dropped, so a row left without any arrives by the clock."""
+        """Rows by index (k,), each once at most.
+
+        References to rows that are gone are dropped, so a row left without any arrives by the clock.
+        """
         place = np.full(len(self.session), -1, dtype=np.int64)
         place[rows] = np.arange(len(rows))
         kept = self.after.take(rows)

@@ -10,7 +10,7 @@ from harness.burstiness import NS_PER_S
 from harness.errors import UsageError
 from workloads.plan import SessionPlan, WorkloadPlan
 from workloads.schedule import Int64, Ragged, Trace, Turns, frozen
-from workloads.transforms.contract import numbered, select, sessions_of, starts_of, to_ns
+from workloads.transforms.contract import LATEST_NS, numbered, select, sessions_of, starts_of, to_ns
 
 Said = dict[str, object]
 """What a stage says of itself, for its entry in the log."""
@@ -22,8 +22,14 @@ def failed_pause_ns(plan: WorkloadPlan) -> int | None:
 
 
 def limit_turns(rows: Trace, turns: Turns, most: int) -> Trace:
-    """Keep the first ``most`` turns of every session."""
-    return select(rows, turns.turn < most)
+    """Keep the first ``most`` turns of every session, counted among those that are there: a window may have cut earlier ones."""
+    session = numbered(turns.session)
+    order = np.lexsort((turns.turn, session))
+    begins = np.diff(session[order], prepend=-1) > 0
+    place = np.cumsum(begins | (np.diff(turns.turn[order], prepend=-1) != 0))  # turns of one number are one place: siblings of a tree
+    keep = np.zeros(len(rows), dtype=np.bool_)
+    keep[order] = place - place[begins][session[order]] < most
+    return select(rows, keep)
 
 
 def with_history(rows: Trace, turns: Turns, plan: SessionPlan, answers: Int64) -> tuple[Trace, Said]:
@@ -86,7 +92,7 @@ def waiting(rows: Trace, turns: Turns, plan: SessionPlan) -> tuple[Trace, Said]:
     if plan.think_limit_s is not None:
         limit = to_ns(plan.think_limit_s)
         over = waits & (think > limit)
-        said |= {"pauses_capped": int(over.sum()), "capped_by_s": float((think[over] - limit).sum()) / NS_PER_S}
+        said |= {"pauses_capped": int(over.sum()), "capped_by_s": float((think[over] - limit).sum(dtype=np.float64)) / NS_PER_S}
         think = np.where(over, limit, think)
     arrival = accumulate(rows.arrival_ns, turns.after, np.where(waits, think, 0))
     return replace(rows, arrival_ns=frozen(arrival), turns=replace(turns, think_ns=frozen(np.where(waits, think, -1)))), said
@@ -123,8 +129,11 @@ def closed(rows: Trace, users: int, think_ns: int) -> tuple[Trace, Said]:
     after = Ragged(frozen(np.concatenate((np.zeros(1, np.int64), np.cumsum(waits)))), frozen(np.flatnonzero(waits) - 1))
     turns = rows.turns or _one_session_each(user, place)
     turns = replace(turns, after=after, think_ns=frozen(np.where(waits, think_ns, -1)))
-    start = user * max(USER_SPREAD_NS, think_ns) // users
     per_user = np.bincount(user)
+    if max(users, int(per_user.max())) * think_ns > 2 * LATEST_NS:
+        what = f"think_s={think_ns / NS_PER_S:.9g}: {users} users of up to {int(per_user.max())} requests would be planned over decades"
+        raise UsageError.single("workload.time", what, "lower sessions.think_s (think-time)")
+    start = user * max(USER_SPREAD_NS, think_ns) // users
     said: Said = {"requests_per_user_least": int(per_user.min()), "requests_per_user_most": int(per_user.max())}
     return replace(rows, arrival_ns=frozen(start + place * think_ns), turns=turns), said
 
@@ -162,7 +171,8 @@ def _depth(after: Ragged) -> Int64:
 def accumulate(base: Int64, after: Ragged, step: Int64) -> Int64:
     """value[i] = base[i] for a row that waits for none, else step[i] + the largest value of those it waits for.
 
-    Linear in rows and references, whatever the depth. Raises UsageError for rows that wait for each other.
+    Linear in rows and references, whatever the depth. Raises UsageError for rows that wait for each other, and for values beyond
+    ``LATEST_NS``.
     """
     counts = np.diff(after.offsets)
     owner = np.repeat(np.arange(len(base), dtype=np.int64), counts)
@@ -179,9 +189,18 @@ def accumulate(base: Int64, after: Ragged, step: Int64) -> Int64:
         np.maximum.at(value, next_rows, np.repeat(value[ready], np.diff(reached.offsets)))
         np.subtract.at(missing, next_rows, 1)
         ready = np.unique(next_rows[missing[next_rows] == 0])
+        _check_span(value[ready], step[ready])
         value[ready] += step[ready]
         done += len(ready)
     if done < len(base):
         what = f"rows={len(base) - done}: turns wait for each other in a circle, so none of them could ever be sent"
         raise UsageError.single("workload.circle", what, "mend the trace's references from turn to turn")
     return value
+
+
+def _check_span(before: Int64, step: Int64) -> None:
+    """Refuse sums that would come near the end of int64, where they turn negative."""
+    over = before > LATEST_NS - step
+    if over.any():
+        what = f"rows={int(over.sum())}: arrival and pauses of their session add up to more than 36 years"
+        raise UsageError.single("workload.time", what, "set sessions.think_limit_s (think-limit), or check the unit of the trace's pauses")

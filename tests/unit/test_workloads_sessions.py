@@ -16,7 +16,7 @@ from workloads import WorkloadPlan, check_rows
 from workloads.assemble import assemble
 from workloads.check import check_lengths
 from workloads.schedule import Ragged, Trace, Turns
-from workloads.sessions import accumulate
+from workloads.sessions import accumulate, limit_turns
 
 S = 10**9
 SOURCE = {"format": "x", "name": "t", "sha256": "0" * 64}
@@ -326,3 +326,29 @@ def test_any_loop_gives_rows_in_order_that_wait_for_earlier_ones(trace: Trace, l
     has = rows.turns.extends >= 0
     assert not (has & (rows.input_tokens < rows.input_tokens[rows.turns.extends])).any()
     assert carry or not has.any()
+
+
+def test_turns_are_limited_among_those_that_a_window_left() -> None:
+    rows = play(chat(), chain=[{"transform": "window", "start_s": 2, "stop_s": 10}], sessions={"max_turns": 1}, horizon_s=8)
+    assert rows.source_row.tolist() == [2, 3]
+
+
+def test_siblings_of_a_tree_are_one_turn_when_turns_are_limited() -> None:
+    trace = with_turns(make_trace([0, 1, 2, 3], [1] * 4, [1] * 4), [5, 5, 5, 5], [[], [0], [0], [1]], 0)
+    assert trace.turns is not None
+    trace = replace(trace, turns=replace(trace.turns, turn=column([3, 4, 4, 5])))
+    assert trace.turns is not None
+    assert limit_turns(trace, trace.turns, 2).source_row.tolist() == [0, 1, 2]
+
+
+def test_pauses_that_add_up_to_decades_are_refused_and_can_be_capped() -> None:
+    decades = chat(think=[2**60] * 5)
+    assert "workload.time" in codes(decades, loop="partly_open")
+    entry = log_of(decades, loop="partly_open", sessions={"think_limit_s": 1})["think"]
+    assert entry["effect"]["capped_by_s"] == pytest.approx(3 * (2**60 / S - 1))
+    beyond = chat(think=[2**62] * 5)
+    assert log_of(beyond, loop="partly_open", sessions={"think_limit_s": 1})["think"]["effect"]["capped_by_s"] > 3 * 2**61 / S
+
+
+def test_users_of_a_closed_loop_who_would_pause_for_decades_are_refused() -> None:
+    assert "workload.time" in codes(chat(), loop="closed", users=1, sessions={"think_s": 1e9})

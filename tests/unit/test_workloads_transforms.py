@@ -29,7 +29,7 @@ from workloads.plan import (
     WindowTransform,
 )
 from workloads.schedule import Blocks, Int64, Labels, Ragged, Trace, Turns, frozen
-from workloads.transforms import NS_PER_S, apply, select, to_ns
+from workloads.transforms import NS_PER_S, apply, rows, select, to_ns
 
 R = TypeVar("R")
 
@@ -591,3 +591,10 @@ def test_the_log_describes_what_a_step_did() -> None:
     assert effect["before"]["input_tokens"] == {"mean": 49.5, "p99": 98}
     assert effect["after"]["output_tokens"] == {"mean": 7.0, "p99": 7}
     assert effect["after"]["index_of_dispersion_60s"] is None  # ten seconds lie in one bin
+
+
+def test_a_loop_that_would_make_more_prefix_ids_than_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = replace(make_trace([0], [64]), blocks=Blocks(Ragged.of([range(64)], np.uint64), 1, "ceil"))
+    monkeypatch.setattr(rows, "MAX_IDS", 128)
+    assert len(apply([Loop(times=2)], trace, 1).trace) == 2
+    assert "64 prefix ids" in fault(Loop(times=3), trace=trace)

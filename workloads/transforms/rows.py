@@ -15,6 +15,9 @@ from workloads.transforms.contract import LATEST_NS, State, cut_references, has_
 MAX_ROWS = 50_000_000
 """Most rows that repeating may make, 2 GB of columns; more is a typing error in ``times``."""
 
+MAX_IDS = 200_000_000
+"""Most prefix ids that repeating may make, 2 GB as well: a row of a long prompt has hundreds."""
+
 
 def thin(step: Thin, state: State, rng: np.random.Generator) -> State:
     """Keep each row with the given probability; with sessions, each session: half a conversation is another workload."""
@@ -98,8 +101,9 @@ def loop(step: Loop, state: State) -> State:
     timed = has_arrivals(trace)
     if timed:
         need_order(trace, "transform=loop")
-    if len(trace) * times > MAX_ROWS or state.extent_ns * times > LATEST_NS:
-        what = f"times={times}: {len(trace)} rows become {len(trace) * times:.3g}, above {MAX_ROWS}, or cover more than 36 years"
+    ids = len(trace.blocks.ids.values) if trace.blocks is not None else 0
+    if len(trace) * times > MAX_ROWS or ids * times > MAX_IDS or state.extent_ns * times > LATEST_NS:
+        what = f"times={times}: {len(trace)} rows and {ids} prefix ids become more than {MAX_ROWS} or {MAX_IDS}, or cover over 36 years"
         raise UsageError.single("workload.loop", what, "repeat less often")
     passes = np.repeat(np.arange(times, dtype=np.int64), len(trace))
     repeated = replace(
