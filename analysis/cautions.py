@@ -79,7 +79,7 @@ def _ramp(trace: TraceColumns) -> Iterator[Caution]:
     span = int(arrival[-1] - arrival[0])
     if span < HEAD_BINS or len(arrival) < 10 * HEAD_BINS:  # fewer than ten a part: its count says nothing of a rate
         return
-    width = -(-span // HEAD_BINS)
+    width = span // HEAD_BINS + 1  # so that the last arrival lies in the last part and not alone in one more
     counts = burstiness.counts_per_bin(arrival, width)
     usual = float(np.median(counts))
     runs = _runs_of(counts < HEAD_SHARE * usual)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.latency import COMPLETED
+from analysis.latency import COMPLETED, without_value
 from analysis.loops import labelled, loop_name
 from analysis.model import Figure, Group, Outcome, Outcomes, Reuse, Tokens
 from analysis.outcomes import sum_outcomes, unjudged
@@ -54,8 +54,9 @@ def group_cell(runs: Replicates, by: By) -> tuple[Group, ...]:
     heads = _heads(runs, by)
     if not heads:
         return ()
-    wanted: list[str | None] = [*heads[:MOST]]
-    folded = frozenset(heads[MOST:])
+    told_apart = MOST if len(heads) > MOST + 1 else MOST + 1  # one name alone is shown under its own
+    wanted: list[str | None] = [*heads[:told_apart]]
+    folded = frozenset(heads[told_apart:])
     parts: dict[str | None, list[_Part]] = {}
     rest: list[_Part] = []
     for record, measures in runs:
@@ -180,8 +181,4 @@ def _tails(parts: Sequence[_Part]) -> list[Figure]:
     sample = Sample.of(np.concatenate([p.ttft_s for p in parts]), COMPLETED)
     figures = [percentile_figure(f"ttft_{p}", sample, LEVELS[p]) for p in ("p50", "p99")]
     overloaded = next((p.overloaded for p in parts if p.overloaded), "")
-    return [_withheld(f, overloaded) if overloaded else f for f in figures]
-
-
-def _withheld(figure: Figure, reason: str) -> Figure:
-    return Figure(figure.metric, figure.unit, None, "withheld", figure.n, figure.population, reason=reason)
+    return [without_value(f, "withheld", overloaded) if overloaded else f for f in figures]

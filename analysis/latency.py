@@ -96,13 +96,16 @@ def _figure(record: RunRecord, clocks: Clocks, tail: Tail, sample: Sample, load:
     rule, level = (rank.percentile_rule, rank.confidence) if rank else ("nearest_rank", 0.95)
     figure = percentile_figure(tail.metric, sample, tail.fraction, rule=rule, level=level, diagnostic=tail.diagnostic)
     if tail.sample == "tbt" and not clocks.gaps_defined:
-        return _without(figure, "unknown", "events carried an unknown number of tokens, so token stamps cannot be placed; see event_gap")
+        return without_value(
+            figure, "unknown", "events carried an unknown number of tokens, so token stamps cannot be placed; see event_gap"
+        )
     if load.flag and tail.sample != "slip":
-        return _without(figure, "withheld", load.reason)
+        return without_value(figure, "withheld", load.reason)
     return figure
 
 
-def _without(figure: Figure, status: Status, reason: str) -> Figure:
+def without_value(figure: Figure, status: Status, reason: str) -> Figure:
+    """The same figure with the reason why it has no value."""
     return replace(figure, value=None, status=status, reason=reason, interval=None)
 
 

@@ -18,6 +18,7 @@ BLOCKS = (1, 16)
 ON = {True: "on", False: "off", None: "unknown"}
 
 NOT_PLANNED = "the record does not say which beginnings its prompts share"
+BESIDE_TEMPLATE = "the chat template, alike in every prompt, is not counted"
 BY_USAGE, BY_BOTH, BY_COUNTER = "usage", "usage, held against the server's counter", "server counter"
 
 
@@ -82,7 +83,7 @@ def read_cache(record: RunRecord, clocks: Clocks) -> Cache:
     sent = clocks.send_ns != MISSING
     served = sent & np.isin(clocks.end_kind, SERVED)
     cached = planned(record.requests, "usage_cached_tokens", ids)
-    total, source = _total(record, clocks, cached, served)
+    total, source = _total(record, clocks, cached, sent, served)
     if source == BY_BOTH:
         cached = np.where(served, np.maximum(cached, 0), cached)
     return Cache(
@@ -98,24 +99,32 @@ def read_cache(record: RunRecord, clocks: Clocks) -> Cache:
     )
 
 
-def _total(record: RunRecord, clocks: Clocks, cached: Int64, served: Bools) -> tuple[Tally, str]:
+def _total(record: RunRecord, clocks: Clocks, cached: Int64, sent: Bools, served: Bools) -> tuple[Tally, str]:
     stated = cached != MISSING
     added, n = int(cached[stated].sum()), int(served.sum())
     if n and stated[served].all():
-        return Tally(added, int(stated.sum())), BY_USAGE
+        return _stated(added, stated, sent), BY_USAGE
     try:
         counted = int(counter_delta(record, "cached_tokens_total", int(clocks.end_ns.max(initial=0))))
     except AbsentError as absent:
         return Tally(None, int(stated.sum()), f"usage states it for {int(stated[served].sum())} of {n} served requests, and {absent}"), ""
     if stated.any() and added == counted:
         return Tally(added, int(served.sum())), BY_BOTH
-    return Tally(counted, int((clocks.send_ns != MISSING).sum())), BY_COUNTER
+    return Tally(counted, int(sent.sum())), BY_COUNTER
+
+
+def _stated(added: int, stated: Bools, sent: Bools) -> Tally:
+    """What usage adds up to; unknown where it says nothing of any request, which is no 0."""
+    n, of = int((stated & sent).sum()), int(sent.sum())
+    if n == 0 and of > 0:
+        return Tally(None, 0, f"usage states it for none of {of} requests")
+    return Tally(added, n, "" if n == of else f"usage states it for {n} of {of} requests")
 
 
 def reuse_of(cache: Cache, rows: Bools | None = None) -> Reuse:
     """Add up possible and realised reuse over the sent requests; with ``rows`` (n,) over those of a client or class alone.
 
-    Possible is a bound from above: an earlier prompt that shares a beginning may itself never have been sent.
+    Possible is a bound from above but for a chat template: an earlier prompt that shares a beginning may itself never have been sent.
     """
     some = cache.sent if rows is None else cache.sent & rows
     possible = {str(b): _possible(cache, some, b) for b in sorted({*BLOCKS, *([cache.block] if cache.block else [])})}
@@ -126,15 +135,14 @@ def _possible(cache: Cache, some: Bools, block: int) -> Tally:
     n = int(some.sum())
     if (cache.shared[some] == MISSING).any():
         return Tally(None, n, NOT_PLANNED)
-    return Tally(int(reusable(cache.shared[some], cache.length[some], block).sum()), n)
+    return Tally(int(reusable(cache.shared[some], cache.length[some], block).sum()), n, BESIDE_TEMPLATE if cache.template else "")
 
 
 def _share(cache: Cache, some: Bools) -> Tally:
     stated = some & (cache.cached != MISSING)
-    n = int(stated.sum())
     if not some.any():
         return Tally(0, 0)
     if cache.source in (BY_USAGE, BY_BOTH):
-        return Tally(int(cache.cached[stated].sum()), n)
+        return _stated(int(cache.cached[stated].sum()), stated, some)
     why = "the server's counter does not say whose they are" if cache.source else cache.total.reason
-    return Tally(None, n, why)
+    return Tally(None, int(stated.sum()), why)

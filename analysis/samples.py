@@ -17,6 +17,10 @@ class AbsentError(Exception):
     """The record lacks what is asked of it; the text is the reason of an UNKNOWN."""
 
 
+class RestartedError(AbsentError):
+    """A counter fell, so the server restarted and the counter's growth is not known."""
+
+
 def need(condition: bool, reason: str) -> None:
     """Raise ``AbsentError(reason)`` unless ``condition`` holds."""
     if not condition:
@@ -50,8 +54,12 @@ def counter_delta(record: RunRecord, metric: str, last_end_ns: int) -> float:
     """Growth of a server counter from the last sample at t <= 0 to the last sample at or after ``last_end_ns``.
 
     Raises AbsentError when one of the two snapshots is missing: without both, other load or lost load cannot be told from ours.
+    RestartedError when the counter fell between them: that is no growth, and no less than 0 either.
     """
     t, v = summed(record.server_metrics, "server", metric)
     need(bool((t <= 0).any()), f"no snapshot of {metric} from before the first arrival (t <= 0)")
     need(bool(t[-1] >= last_end_ns), f"no snapshot of {metric} from after the last request ended")
-    return float(v[-1] - v[t <= 0][-1])
+    grown = float(v[-1] - v[t <= 0][-1])
+    if grown < 0:
+        raise RestartedError(f"{metric} fell by {-grown:g}: the server restarted")
+    return grown

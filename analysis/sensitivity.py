@@ -162,9 +162,9 @@ OUTPUTS: Final = (
         "ticks",
         "F61",
         ("low_priority", "high_priority", "aging_quantum"),
-        lambda low_priority, high_priority, aging_quantum: aging_crossover(low_priority, high_priority, aging_quantum),
+        aging_crossover,
     ),
-    Output("offered_total", "events", "section 0x0E", ("offered_events",), lambda offered_events: sum(offered_events)),
+    Output("offered_total", "events", "section 0x0E", ("offered_events",), sum),
     Output("largest_offered_share", "of events", "section 0x0E", ("offered_events",), _largest_share),
     Output("eligible", "yes or no", "section 0x0E", ("foreign_ready",), lambda foreign_ready: foreign_ready),
     Output(

@@ -12,7 +12,7 @@ from analysis.gates.registry import ErrorRates, Finding, RunContext, attempt, co
 from analysis.gates.tables import SECOND, Floats, in_flight, in_order, inside
 from analysis.model import Claim
 from analysis.planned import Bools, Int64, integers, is_any, planned, texts
-from analysis.samples import counter_delta, need, summed
+from analysis.samples import RestartedError, counter_delta, need, summed
 from harness.record.schema import EndKind
 
 LEVEL = 0.99
@@ -61,10 +61,11 @@ def ledger(context: RunContext) -> Ledger:
 
 
 def _within(context: RunContext, metric: str, low: float, high: float) -> Finding:
-    delta = counter_delta(context.record, metric, int(context.clocks.end_ns.max(initial=0)))
     limit = f"{low:g}" if low == high else f"{low:g}..{high:g}"
-    if delta < 0:
-        return failed(f"{metric} fell by {-delta:g}: the server restarted", **{metric: number(delta, limit, "count")})
+    try:
+        delta = counter_delta(context.record, metric, int(context.clocks.end_ns.max(initial=0)))
+    except RestartedError as restarted:
+        return failed(str(restarted), **{metric: number(None, limit, "count")})
     return judge(low <= delta <= high, f"server {metric} grew by {delta:g}, client says {limit}", **{metric: number(delta, limit, "count")})
 
 

@@ -146,6 +146,8 @@ def _reuse_row(cell: CellAnalysis, tokens: Tokens, reuse: Reuse, sizes: Sequence
     share = "unknown"
     if reuse.realised.value is not None and tokens.input_sent.value:
         share = percent(reuse.realised.value / tokens.input_sent.value)
+        if reuse.realised.n < tokens.input_sent.n:  # what nobody stated of the others could only add to it
+            share = f"at least {share}"
     possible = (_tally(reuse.possible[size]) if size in reuse.possible else "" for size in sizes)
     return (clean(cell.cell), _tally(tokens.input_sent), *possible, _tally(reuse.realised), share, clean(reuse.source), clean(reuse.cache))
 

@@ -496,6 +496,14 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("prefix_realised", "nothing to be had", "PASS", sharing(0, shared=3)),
     ("prefix_realised", "by counter", "PASS", sharing(None, counter=8)),
     ("prefix_realised", "by counter, more than was shared", "FAIL", sharing(None, counter=9)),
+    (
+        "prefix_realised",
+        "by a counter that fell",
+        "UNKNOWN",
+        lambda: healthy(
+            [r | {"usage_cached_tokens": None} for r in rows()], server_metrics=make_server_samples(rows(), cached_tokens_total=-1000)
+        ),
+    ),
     ("prefix_realised", "by counter, more and preempted", "UNKNOWN", sharing(None, counter=9, preempted=1)),
     ("prefix_realised", "chat of unknown template, more than was shared", "UNKNOWN", sharing(12, api="chat")),
     ("prefix_realised", "chat, the template's tokens too", "PASS", sharing(12, api="chat", chat_overhead=3)),

@@ -63,6 +63,12 @@ def test_a_trace_that_falls_as_silent_later_is_bursty_and_has_no_ramp() -> None:
     assert "head_is_a_ramp" not in {c.code for c in cautions(trace, describe(trace))}
 
 
+def test_a_ramp_of_one_part_is_seen_where_the_span_divides_evenly_into_parts() -> None:
+    arrival = np.concatenate((np.array([0, 2 * S]), np.arange(5 * S, 100 * S + 1, S // 5)))  # parts of 5 s, the last arrival at 100 s sharp
+    trace = Columns(arrival, np.full(len(arrival), 9), np.full(len(arrival), 3))
+    assert "head_is_a_ramp" in {c.code for c in cautions(trace, describe(trace))}
+
+
 def test_a_handful_of_rows_is_not_called_a_ramp() -> None:
     trace = Columns(np.array([0, 50 * S, 51 * S, 52 * S]), np.full(4, 9), np.full(4, 3))
     assert "head_is_a_ramp" not in {c.code for c in cautions(trace, describe(trace))}

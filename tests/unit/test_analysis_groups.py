@@ -104,6 +104,23 @@ def test_a_long_list_of_clients_is_folded_behind_the_largest_in_all_replicates_a
     assert [(g.name, g.members, g.outcomes.offered) for g in groups[-2:]] == [(None, 1, 2), ("others", 7, 42)]
 
 
+def test_one_name_beyond_the_list_keeps_its_own_and_its_slo() -> None:
+    rows = [make_request(i, 3 * S + i * MS) for i in range(MOST + 1)]
+    plan = {i: {"request_class": f"c{i:03}"} for i in range(MOST + 1)}
+    last = f"c{MOST:03}"
+    groups = group_cell(
+        [(r, measure_run(r)) for r in [make_record(rows, plan=plan, spec=make_spec(slo_classes={last: Slo(ttft_ns=MS)}))]], "request_class"
+    )
+    assert (len(groups), groups[-1].name, groups[-1].slo) == (MOST + 1, last, "TTFT <= 1 ms")
+
+
+def test_a_withheld_percentile_still_says_by_which_rule_it_would_be_read() -> None:
+    rows = [make_request(i, 2 * S + i * 50 * MS, end_ns=2 * S + i * 90 * MS + S) for i in range(200)]  # ends fall behind arrivals steadily
+    found = split("client", make_record(rows, plan={i: {"client": "a"} for i in range(200)}))["a"].figures["ttft_p50"]
+    assert (found.status, found.percentile_rule) == ("withheld", "nearest_rank")
+    assert found.reason.startswith("overloaded")
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.lists(mixtures, min_size=1, max_size=2), st.sampled_from(["client", "request_class"]))
 def test_the_groups_add_up_to_the_cell(parts: list[list[dict[str, Any]]], by: Any) -> None:

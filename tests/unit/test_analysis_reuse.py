@@ -12,7 +12,7 @@ from analysis.model import Reuse, Tally
 from analysis.reuse import read_cache, reusable, reuse_of
 from harness.record.facts import Fact
 from harness.record.reader import RunRecord
-from tests.builders import S, make_facts, make_record, make_request, make_sample
+from tests.builders import S, make_facts, make_record, make_request, make_sample, make_spec
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=8)
 
@@ -100,6 +100,38 @@ def test_a_client_has_its_share_only_where_usage_says_so() -> None:
     assert (nobody.realised.value, nobody.realised.reason) == (None, "the server's counter does not say whose they are")
     assert reuse(run([8, None]), [False, True]).realised.value is None
     assert reuse(run([8, 4]), [False, False]).possible["1"] == Tally(0, 0)  # of no request the sum is known
+
+
+def cut_short(cached: int | None) -> RunRecord:
+    """Two requests, one served with 8 cached tokens, one cancelled of which usage may say something."""
+    plan = {0: {"reusable_tokens": 9}, 1: {"reusable_tokens": 9, "cancel_after_ns": 1}}
+    rows = [make_request(0, 3 * S, usage_cached_tokens=8), make_request(1, 4 * S, end_kind="cancelled", usage_cached_tokens=cached)]
+    return make_record(rows, plan=plan)
+
+
+def test_a_request_of_which_nobody_stated_anything_is_no_zero() -> None:
+    found = reuse(cut_short(None), [False, True]).realised
+    assert (found.value, found.n, found.reason) == (None, 0, "usage states it for none of 1 requests")
+    assert reuse(cut_short(4), [False, True]).realised == Tally(4, 1)
+
+
+def test_a_total_by_usage_says_of_how_many_it_is() -> None:
+    assert reuse(cut_short(None)).realised == Tally(8, 1, "usage states it for 1 of 2 requests")
+    assert reuse(cut_short(4)).realised == Tally(12, 2)
+
+
+def test_a_counter_that_fell_gives_no_total() -> None:
+    found = reuse(run([None, None], counter=-7)).realised
+    assert found.value is None
+    assert "cached_tokens_total fell by 7: the server restarted" in found.reason
+
+
+def test_what_a_chat_template_shares_is_said_not_to_be_counted() -> None:
+    spec = make_spec()
+    spec = spec.model_copy(update={"workload": spec.workload.model_copy(update={"api": "chat", "chat_overhead": 5})})
+    chat = make_record([make_request(0, 3 * S)], plan={0: {"reusable_tokens": 9}}, spec=spec)
+    assert "chat template" in reuse(chat).possible["1"].reason
+    assert reuse(run([0])).possible["1"].reason == ""
 
 
 def test_a_server_that_states_nonsense_for_its_block_is_not_believed() -> None:

@@ -55,6 +55,12 @@ def test_possible_and_realised_reuse_stand_side_by_side() -> None:
     assert table.rows[0][2:] == ("7200 (800)", "6400 (800)", "3200 (800)", "26.7 %", "server counter", "on")
 
 
+def test_a_share_of_which_some_requests_said_nothing_is_a_lower_bound() -> None:
+    some = Reuse({"1": Tally(1440, 160), "16": Tally(1280, 160)}, Tally(640, 150, "usage states it for 150 of 160 requests"), "usage", "on")
+    table = titled(sent_tables(dataclasses.replace(campaign(), cells=(reused(campaign().cells[0], some),)), MS), "Prefix reuse")
+    assert column(table, "Of the input") == ["at least 26.7 %"]
+
+
 def test_the_chain_shows_what_each_step_changed_and_runs_that_agree_share_a_row() -> None:
     table = titled(sent_tables(campaign(), MS), "Transform chain")
     assert table.rows == (("1", "time_compress", "factor 2.0", "160 → 160", "mean rate rps 4 → 8", "10 runs"),)
