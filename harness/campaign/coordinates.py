@@ -58,7 +58,7 @@ def _declared(spec: RunSpec) -> dict[str, Coordinate]:
         "window.warm_up": _say(window.warm_up_ns / 1e9),
         "window.measured": _say(window.measured_ns / 1e9),
         "window.drain": _say(window.drain_ns / 1e9),
-        "client.concurrency": _say(spec.concurrency_cap if spec.concurrency_cap is not None else "unlimited"),
+        "client.concurrency": _say(_concurrency(spec)),
         "client.placement": _say({role: list(cpus) for role, cpus in spec.placement.items()}),
     }
 
@@ -67,6 +67,14 @@ def _loop(workload: WorkloadSpec) -> str:
     users = "" if workload.users is None else f", {workload.users} users"
     pause = "" if workload.failed_pause_ns is None else f", {workload.failed_pause_ns / 1e9:g} s after a failure"
     return f"{workload.loop}{users}{pause}"
+
+
+def _concurrency(spec: RunSpec) -> int | str:
+    """The cap, and what else ends or spreads requests: a time limit decides which of them fail, workers share cores and connections."""
+    cap = "unlimited" if spec.concurrency_cap is None else spec.concurrency_cap
+    limit = "" if spec.request_timeout_ns is None else f", {spec.request_timeout_ns / 1e9:g} s a request"
+    workers = "" if spec.workers == 1 else f", {spec.workers} workers"
+    return f"{cap}{limit}{workers}" if limit or workers else cap
 
 
 def _parameters(transform: Mapping[str, Any]) -> dict[str, Any]:

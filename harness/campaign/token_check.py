@@ -29,11 +29,11 @@ def check_tokens(schedule: Schedule, run: PlannedRun, target: Target, headers: M
     if not texts:
         return {"asked": 0, "reason": "prompts are token ids"}
     counts = {i: _count(asking, target, headers, _asked(run, target, text)) for i, text in texts.items()}
-    if None in counts.values():
-        return {"asked": 0, "reason": "the server has no /tokenize that counts"}
-    wrong = [(i, count) for i, count in counts.items() if count != int(schedule.input_tokens[i])]
+    wrong = [(i, count) for i, count in counts.items() if count is not None and count != int(schedule.input_tokens[i])]
     if wrong:
         raise HostError(*(_differs(schedule, run, i, count) for i, count in wrong))
+    if None in counts.values():
+        return {"asked": 0, "reason": "the server has no /tokenize that counts"}
     return {"asked": len(counts), "agreed": len(counts)}
 
 
@@ -55,7 +55,7 @@ def _count(asking: Ask, target: Target, headers: Mapping[str, str], post: dict[s
     return count if isinstance(count, int) else None
 
 
-def _differs(schedule: Schedule, run: PlannedRun, request_id: int, count: int | None) -> Problem:
+def _differs(schedule: Schedule, run: PlannedRun, request_id: int, count: int) -> Problem:
     planned = int(schedule.input_tokens[request_id])
     return Problem(
         "tokens_differ",

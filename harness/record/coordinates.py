@@ -81,7 +81,7 @@ RUN_COORDINATES: dict[str, str] = {
     "window.measured": "measured window, s",
     "window.drain": "drain, s",
     "client.host": "identity of the client's machine and boot",
-    "client.concurrency": "cap on concurrent requests, or unlimited",
+    "client.concurrency": "cap on concurrent requests, or unlimited; time limit of a request and workers, if set",
     "client.placement": "cores reserved for client and server",
 }
 """Every sealed run coordinate with a one-line meaning. Order is the order of printing."""

@@ -204,6 +204,7 @@ class RunSpec(Frozen):
     measurement_protocol: int = MEASUREMENT_PROTOCOL
     concurrency_cap: int | None = None
     request_timeout_ns: int | None = None
+    workers: int = Field(1, ge=1, description="Processes that share the load")
     placement: dict[str, list[int]] = Field(default_factory=dict, description="cores by role: client, server")
     certificate: CertificateRef | None = None
     source_digest: str = Field(description="sha256 over this instrument's own source files; provenance only")

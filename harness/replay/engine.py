@@ -226,7 +226,11 @@ class Engine:
 
     def released(self, connection: Connection) -> None:
         """Take back a clean connection."""
-        self._place(connection, used=True)
+        if self._waiting and connection.stale():
+            connection.close()  # the server closed behind its answer without a word; who waits must not pay for it
+            self._refill()
+        else:
+            self._place(connection, used=True)
 
     def lost(self, connection: Connection) -> None:
         """Forget a closed connection."""

@@ -30,7 +30,7 @@ FAILED_KINDS = frozenset(
 )
 """What the progress line calls failed; the record's classes are made by analysis."""
 
-_STATUS_WINS = frozenset({EndKind.COMPLETE, EndKind.RESET, EndKind.TIMEOUT, EndKind.MALFORMED, EndKind.DRAIN_END})
+_STATUS_WINS = frozenset({EndKind.COMPLETE, EndKind.RESET, EndKind.TIMEOUT, EndKind.MALFORMED, EndKind.DRAIN_END, EndKind.CANCELLED})
 
 
 @dataclass(slots=True, eq=False)

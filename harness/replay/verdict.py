@@ -8,7 +8,7 @@ from harness.wire.contract import Decoded
 COMPLETED = frozenset({EndKind.COMPLETE, EndKind.CLIENT_STOP})
 """Ends after which a following turn comes due: the request got everything it was planned to get."""
 
-_ERROR_WINS = frozenset({EndKind.COMPLETE, EndKind.RESET, EndKind.TIMEOUT, EndKind.DRAIN_END})
+_ERROR_WINS = frozenset({EndKind.COMPLETE, EndKind.RESET, EndKind.TIMEOUT, EndKind.DRAIN_END, EndKind.CANCELLED})
 """An error object had come before the exchange ended in one of these: the server had answered, and that is how the request ended."""
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from harness.clock import NS_PER_S
 from harness.record.schema import EventKind
+from harness.replay.connection import Connection
 from harness.replay.dialer import Address
 from harness.replay.engine import Engine
 from harness.replay.frames import FrameReader, RawExchange
@@ -168,12 +170,15 @@ class Frames:
         self.found += [frame for frame in self.reader.feed(data) if isinstance(frame, RawExchange)]
 
 
-def test_a_request_without_a_connection_yet_is_cancelled_too(tmp_path: Path) -> None:
+def lone(folder: Path, meanwhile: Callable[[Engine], None] = lambda _engine: None) -> RawExchange:
+    """What becomes of a request that no connection stands for, and that is given up after 80 ms; ``meanwhile`` is called after 40 ms."""
+
     async def run(listener: socket.socket) -> Frames:
-        made = plan(tmp_path, listener.getsockname()[1], ["good"], cancel_after_ns=np.array([80 * MS]), warm_connections=1)
-        engine = Engine(asyncio.get_running_loop(), made, made.bodies, Address(socket.AF_INET, listener.getsockname()), [0] * 4)
-        frames = Frames()
+        made = plan(folder, listener.getsockname()[1], ["good"], cancel_after_ns=np.array([80 * MS]), warm_connections=1)
+        loop, frames = asyncio.get_running_loop(), Frames()
+        engine = Engine(loop, made, made.bodies, Address(socket.AF_INET, listener.getsockname()), [0] * 4)
         engine.arm(CLOCK.now_ns() + 20 * MS, frames)
+        loop.call_later(0.06, meanwhile, engine)
         await asyncio.wait_for(engine.done, made.end_ns / NS_PER_S)
         await engine.close()
         return frames
@@ -187,6 +192,20 @@ def test_a_request_without_a_connection_yet_is_cancelled_too(tmp_path: Path) -> 
             taker.connect_ex(listener.getsockname())
         frames = asyncio.run(run(listener))
     (row,) = frames.found
+    return row
+
+
+def test_a_request_without_a_connection_yet_is_cancelled_too(tmp_path: Path) -> None:
+    row = lone(tmp_path)
     assert (row.kind.value, row.send_ns, row.status) == ("cancelled", None, None)
     assert row.end_ns is not None
     assert row.end_ns >= 80 * MS
+
+
+def test_a_connection_that_the_server_closed_behind_its_answer_is_not_given_to_who_waits(tmp_path: Path) -> None:
+    closed = mock.create_autospec(Connection, instance=True)
+    closed.stale.return_value = True
+    row = lone(tmp_path, lambda engine: engine.released(closed))
+    closed.close.assert_called_once_with()
+    closed.send.assert_not_called()
+    assert (row.kind.value, row.send_ns) == ("cancelled", None)

@@ -1,4 +1,4 @@
-"""The same manifest in processes with different hash seeds and 1, 2 and 5 workers: every byte sent is the same."""
+"""What is sent, encoded in processes of its own: the same bytes under any hash seed and for 1, 2 and 5 workers, and no room beside them."""
 
 from __future__ import annotations
 
@@ -65,3 +65,33 @@ def test_any_number_of_workers_and_any_hash_seed_send_the_same_bytes(tmp_path: P
     assert len({digest for _, digest in alone}) == 2
     for found in (digests(tmp_path, "1", 5), digests(tmp_path, "4242", 2)):
         assert found == alone
+
+
+ROOM = """
+import numpy as np
+from harness.campaign.bodies import encode_bodies
+from tests.unit.test_campaign_bodies import TARGET, run
+from tests.unit.test_workloads_digest import column, schedule
+from tests.unit.test_workloads_prompts import make
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+lengths = np.random.default_rng(1).integers(100, 24_000, 500).tolist()
+none = column(*[-1] * 500)
+rest = {"source_row": none, "priority": None, "cancel_after_ns": None, "turns": None, "client": None, "max_tokens": none}
+columns = {"arrival_ns": column(*range(500)), "input_tokens": column(*lengths), "output_tokens": none, "stop_after": none}
+plan = schedule(**columns, prompts=make(lengths, source="random-ids"), **rest)
+first = encode_bodies(plan, run(), TARGET)  # what is set up once is no part of it
+before = resident()
+bodies = encode_bodies(plan, run(), TARGET).bodies
+print(sum(map(len, bodies)), resident() - before)
+"""
+
+
+def test_bodies_take_no_more_room_than_their_bytes() -> None:
+    done = subprocess.run([sys.executable, "-c", ROOM], check=True, cwd=ROOT, capture_output=True, text=True)
+    size, grown = map(int, done.stdout.split())
+    assert size > 10 * 2**20
+    assert grown < 1.5 * size  # 2.5 times and more where each lies in the buffer that it was encoded in

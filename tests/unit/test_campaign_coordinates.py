@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from harness.campaign.coordinates import OBSERVED, build_coordinates
 from harness.record.coordinates import RUN_COORDINATES, Known, NotApplicable, Unknown
 from harness.record.facts import Fact
@@ -42,6 +44,20 @@ def test_the_loop_says_how_many_users_it_has_and_when_they_go_on_after_a_failure
     workload = make_workload(loop="closed", users=3, failed_pause_ns=10**9)
     for own, said in ((workload, "closed, 3 users, 1 s after a failure"), (make_workload(), "open")):
         assert build_coordinates(make_spec(workload=own), make_facts()).coordinates["workload.loop"] == Known(value=said, source="declared")
+
+
+@pytest.mark.parametrize(
+    ("client", "said"),
+    [
+        ({}, "unlimited"),
+        ({"concurrency_cap": 8}, 8),
+        ({"concurrency_cap": 8, "request_timeout_ns": 5 * 10**8}, "8, 0.5 s a request"),
+        ({"workers": 2}, "unlimited, 2 workers"),
+    ],
+)
+def test_what_limits_and_spreads_requests_is_one_coordinate(client: dict[str, int], said: int | str) -> None:
+    found = build_coordinates(make_spec(**client), make_facts()).coordinates["client.concurrency"]
+    assert found == Known(value=said, source="declared")
 
 
 def test_a_host_without_accelerator_has_no_driver_to_compare() -> None:

@@ -267,6 +267,11 @@ def frozen(campaign: Campaign, **changes: Any) -> RunSpec:
     return freeze(campaign.runs[0], campaign, **(given | changes))
 
 
+def test_freeze_says_how_many_workers_share_the_load() -> None:
+    assert frozen(plan(("question", "client: {fleet: {workers: 3}}\nquestion"))).workers == 3
+    assert frozen(plan()).workers == 1
+
+
 def test_freeze_carries_everything_over() -> None:
     client = "client: {concurrency-cap: 9, request-timeout: 30s, cpus: [0], server-cpus: [1, 2]}"
     waivers = "waivers: [{gate: backlog, reason: known and written down}]"

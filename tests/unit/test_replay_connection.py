@@ -179,6 +179,14 @@ def test_a_refusing_status_outranks_how_its_body_ended() -> None:
     assert [kind for kind, _ in desk.ends] == [EndKind.HTTP_ERROR]
 
 
+@pytest.mark.parametrize(("status", "kind"), [(b"503 Busy", EndKind.HTTP_ERROR), (b"200 OK", EndKind.CANCELLED)])
+def test_a_planned_cancellation_does_not_hide_that_the_server_had_refused(status: bytes, kind: EndKind) -> None:
+    desk, _, connection, _ = sent()
+    connection.data_received(b"HTTP/1.1 " + status + b"\r\ncontent-length: 10\r\n\r\nx")
+    connection.stop(EndKind.CANCELLED)
+    assert [end for end, _ in desk.ends] == [kind]
+
+
 def test_client_stop_counts_live_and_keeps_the_overshoot_of_its_last_read() -> None:
     desk, wire, connection, exchange = sent(stop_after=2)
     connection.data_received(CHUNKED + chunk(TOKEN))

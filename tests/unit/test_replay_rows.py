@@ -58,7 +58,7 @@ def test_a_complete_response_that_is_not_the_protocol_is_malformed(body: bytes) 
     assert row(body)["end_kind"] == "malformed"
 
 
-@pytest.mark.parametrize("kind", [EndKind.COMPLETE, EndKind.RESET, EndKind.TIMEOUT, EndKind.DRAIN_END])
+@pytest.mark.parametrize("kind", [EndKind.COMPLETE, EndKind.RESET, EndKind.TIMEOUT, EndKind.DRAIN_END, EndKind.CANCELLED])
 def test_an_error_event_is_how_the_request_ended(kind: EndKind) -> None:
     made = row(TOKEN + ERROR, kind=kind)
     assert (made["end_kind"], made["error_status"], made["error"]) == ("error_event", 503, "Overloaded: full")
