@@ -69,10 +69,11 @@ def _not_virtual(campaign: Campaign) -> Iterator[Problem]:
             what = f"arms.{name}.runtime={runtime}: only the reference engine runs in virtual time; other systems can only be measured"
             yield Problem("not_simulated", what, "use `trigpoint run`, or leave the arm out of a simulated campaign")
     run = campaign.runs[0]  # runs of one manifest share their client
-    limits = {"concurrency-cap": run.concurrency_cap, "request-timeout": run.request_timeout_ns}
+    fleet = None if run.workers == 1 else f"{run.workers} workers"
+    limits = {"concurrency-cap": run.concurrency_cap, "request-timeout": run.request_timeout_ns, "fleet": fleet}
     for name, value in limits.items():
         if value is not None:
-            what = f"client.{name}={value}: there is no client in virtual time, so the limit would be recorded and never hold"
+            what = f"client.{name}={value}: there is no client in virtual time, so this would be recorded and never hold"
             yield Problem("not_simulated", what, "remove it, or use `trigpoint run`")
 
 

@@ -143,6 +143,7 @@ class _Run:
             done = now + cost_ns
             self._sample(min(done, self.until_ns))
             if done > self.until_ns:
+                self._cut(self.until_ns - 1)  # who came while the last iteration ran was sent, and is open
                 break
             result = execute(self.state, authorized, self.truths, tokens=False)
             self.counts.preemptions += len(authorized.plan.preempt.at)

@@ -111,3 +111,9 @@ def test_a_damaged_campaign_is_told_from_a_missing_one(tmp_path: Path, text: str
     (tmp_path / "campaign.json").write_text(text)
     with pytest.raises(HostError, match="campaign_damaged"):
         read_campaign(tmp_path)
+
+
+def test_simulated_and_real_runs_of_one_manifest_never_share_a_folder(tmp_path: Path) -> None:
+    assert write_campaign(tmp_path, HEADER).clock == "real"
+    with pytest.raises(UsageError, match="clock_differs"):
+        write_campaign(tmp_path, HEADER | {"clock": "virtual"})

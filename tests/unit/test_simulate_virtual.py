@@ -121,3 +121,10 @@ def test_a_run_is_the_same_twice(policy: str) -> None:
     assert runs[0].token_request.tobytes() == runs[1].token_request.tobytes()
     assert set(runs[0].kinds()) == {"complete"}
     assert np.bincount(runs[0].token_request).tolist() == [length for _, _, length in rows]
+
+
+def test_who_comes_while_the_last_iteration_runs_was_sent_and_is_open() -> None:
+    run = simulate(core(), offered((0, 1, 50), (95, 1, 5)), until_ns=97 * MS)
+    assert run.kinds() == ["drain_end", "drain_end"]
+    assert run.arrival_ns.tolist() == [0, 95 * MS]
+    assert len(stamps(run, 0)) == 9
