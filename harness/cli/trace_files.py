@@ -85,11 +85,13 @@ def _seconds(text: str) -> float:
 
 def _part(trace: Trace, chain: list[Transform], seed: int, rows: int | None) -> Trace:
     """Apply the chain and note what was done, so that nobody takes the part for the whole."""
-    done = apply(chain if trace.clock in {"absolute", "relative"} else [s for s in chain if not isinstance(s, Sort)], trace, seed)
+    if trace.clock not in {"absolute", "relative"}:
+        chain = [step for step in chain if not isinstance(step, Sort)]
+    done = apply(chain, trace, seed)
     part = done.trace.take(np.arange(rows, dtype=np.int64)) if rows is not None and rows < len(done.trace) else done.trace
-    steps = ", ".join(f"{step.transform} {step.model_dump(exclude={'transform'}) or ''}".strip() for step in chain)
-    first = "" if rows is None else f", first {rows} rows"
-    note = f"a part of {trace.name} (sha256 {trace.sha256}, {len(trace)} rows): {steps}{first}; seed {seed}; {len(part)} rows kept"
+    steps = [f"{step.transform} {step.model_dump(exclude={'transform'}) or ''}".strip() for step in chain]
+    steps += [] if rows is None else [f"first {rows} rows"]
+    note = f"a part of {trace.name} (sha256 {trace.sha256}, {len(trace)} rows): {', '.join(steps)}; seed {seed}; {len(part)} rows kept"
     return replace(part, notes=(*part.notes, note))
 
 

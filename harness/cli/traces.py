@@ -15,7 +15,7 @@ from analysis.cautions import Caution, cautions
 from analysis.describe import describe
 from analysis.report import render_trace, rows_of
 from harness.cli.output import OK, answers, console, emit_json, json_option, printable
-from harness.errors import TrigpointError, UsageError
+from harness.errors import Problem, TrigpointError, UsageError
 from workloads import Trace, formats, get_reader, guess_format, read_trace
 from workloads.profiles import profile
 from workloads.traces.find import file_digest
@@ -96,11 +96,10 @@ def inspect(file: Path, format_: str | None, options: tuple[str, ...], html: Pat
     Example: trigpoint traces inspect manifests/traces/quickstart.csv
     """
     name = format_ or _guess(file)
-    if name == TEXT:
-        _show({"file": file.name, "format": TEXT} | profile(file, TEXT), [], as_json=as_json)
-        return OK
-    if get_reader(name).info.drawn and not options:
-        _show({"file": file.name, "format": name} | profile(file, name), [_DRAWN], as_json=as_json)
+    drawn = name != TEXT and get_reader(name).info.drawn and not options
+    if name == TEXT or drawn:
+        _refuse_of_rows({"--html": html, "--context": context}, name, _DRAWN.remedy if drawn else "leave it out")
+        _show({"file": file.name, "format": name} | profile(file, name), [_DRAWN] if drawn else [], as_json=as_json)
         return OK
     trace = read_trace(name, file, parse_options(options))
     found = look(trace, file)
@@ -116,6 +115,17 @@ _DRAWN = Caution(
     "rows: the format holds distributions, and rows exist only once options say for whom and for how long they are drawn",
     "give --option for each, e.g. those of the manifest, to describe a draw",
 )
+
+
+def _refuse_of_rows(given: Mapping[str, object], name: str, remedy: str) -> None:
+    """Refuse what can be said of rows only, where there are none."""
+    problems = [
+        Problem("no_rows", f"{option}={value}: {name} has no rows to draw or to count", remedy)
+        for option, value in given.items()
+        if value is not None
+    ]
+    if problems:
+        raise UsageError(*problems)
 
 
 def _guess(file: Path) -> str:

@@ -10,7 +10,7 @@ from harness.manifest.document import Path
 from harness.manifest.explain import nearest, shown
 from harness.manifest.findings import Finding, Findings
 from harness.manifest.schema import Arm, Client, Load, Rank, Replicates, Slo, Waiver
-from harness.manifest.units import UnitError, parse_rate
+from harness.manifest.units import UnitError, format_duration, parse_rate
 from harness.manifest.workload import Workload
 from harness.manifest.workload_rules import check_classes, check_workload, draws
 
@@ -177,6 +177,14 @@ def _client(client: Client) -> Findings:
             yield Finding("shared_core", ("client", name.replace("_", "-")), what, "reserve other cores, or none")
 
 
+def _cancellations(client: Client, workload: Workload) -> Findings:
+    cancelled, limit = workload.cancellations, client.request_timeout
+    if cancelled is not None and limit is not None and cancelled.after >= limit:
+        what = f"={format_duration(cancelled.after)}: client.request-timeout={format_duration(limit)} ends every request before its cancellation"
+        path: Path = ("workload", "cancellations", "after")
+        yield Finding("never_cancelled", path, what, "cancel earlier, raise the time limit, or drop one of the two")
+
+
 Rule = tuple[tuple[str, ...], Callable[..., Findings]]
 
 RULES: tuple[Rule, ...] = (
@@ -193,4 +201,5 @@ RULES: tuple[Rule, ...] = (
     (("replicates", "arms", "load"), _replicates),
     (("replicates", "workload"), _varied),
     (("client",), _client),
+    (("client", "workload"), _cancellations),
 )

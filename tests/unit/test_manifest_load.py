@@ -341,6 +341,16 @@ def test_a_cap_is_one_queue_and_so_has_one_worker() -> None:
     assert parse(changed(("question", "client: {concurrency-cap: 8, fleet: {workers: 1}}\nquestion"))).manifest.client.concurrency_cap == 8
 
 
+def test_a_cancellation_that_the_time_limit_forestalls_is_refused() -> None:
+    def cancelled(after: str) -> tuple[tuple[str, str], ...]:
+        client = ("question", "client: {request-timeout: 2s}\nquestion")
+        return client, ("output-length:", f"cancellations: {{share: 0.5, after: {after}}}\n  output-length:")
+
+    problem = fault(*cancelled("2s"))
+    assert (problem.code, "request-timeout=2s" in problem.what) == ("never_cancelled", True)
+    parse(changed(*cancelled("1999ms")))
+
+
 def test_cores_are_reserved_once() -> None:
     assert fault(("question", "client: {cpus: [0, 0]}\nquestion")).code == "same_core"
     assert fault(("question", "client: {cpus: [0], server-cpus: [0, 1]}\nquestion")).code == "shared_core"
