@@ -21,6 +21,9 @@ CHAT_MESSAGE_OVERHEAD = 4
 CHAT_GENERATION_OVERHEAD = 3
 """Template tokens that open the assistant's turn."""
 
+PRIORITY_LIMIT = 2**31 - 1
+"""Greatest priority number of either sign: columns of the scheduler hold 64 bits, and ageing (F61) needs room below and above."""
+
 _COMPLETION_DEFAULT_MAX = 16  # OpenAI's documented default for completions
 
 
@@ -100,7 +103,7 @@ def parse_ask(fields: dict[str, Any], limits: Limits, *, chat: bool) -> Asked:
         min_tokens=minimum,
         ignore_eos=_flag(fields, "ignore_eos"),
         seed=_derived_seed(ids, limits.seed) if seed is None else _whole(fields, "seed", 0) & ((1 << 64) - 1),
-        priority=_whole(fields, "priority", 0),
+        priority=_priority(fields),
         client=_text(fields, "user"),
         stream=stream,
         include_usage=include,
@@ -215,6 +218,13 @@ def _whole(fields: dict[str, Any], name: str, default: int, *, low: int | None =
         raise ApiError(400, f"{name} must be a whole number.", name)
     if low is not None and value < low:
         raise ApiError(400, f"{name} must be at least {low}, got {value}.", name)
+    return value
+
+
+def _priority(fields: dict[str, Any]) -> int:
+    value = _whole(fields, "priority", 0)
+    if abs(value) > PRIORITY_LIMIT:
+        raise ApiError(400, f"priority must lie within -{PRIORITY_LIMIT} and {PRIORITY_LIMIT}, got {value}.", "priority")
     return value
 
 

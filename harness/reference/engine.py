@@ -83,7 +83,9 @@ class Core:
         """Validate a result and return the successor state. Raises ContractError when the result breaks the contract."""
         require(validate_result(state, authorized, result))
         after = advance(state, authorized, result, now_ns)
-        memory = self.policy.learn(self.workload, state, Completed(authorized, result, now_ns))
+        # Token ids give away the seed that realized lengths are drawn from.
+        seen = result if result.tokens is None else result._replace(tokens=None)
+        memory = self.policy.learn(self.workload, state, Completed(authorized, seen, now_ns))
         return after if memory is after.memory else after._replace(memory=memory)
 
 
@@ -124,6 +126,11 @@ class _Desk:
         self.next_number += 1
         self.numbers[request_id], self.names[number] = number, request_id
         return number, self.clients.setdefault(client, len(self.clients))
+
+    @property
+    def oldest(self) -> int:
+        """Least number that is live."""
+        return next(iter(self.names), self.next_number)
 
     def forget(self, number: int) -> None:
         """Drop what ended."""
@@ -178,7 +185,7 @@ class Engine:
         number, code = self._desk.declare(request_id, client)
         declared = Declaration(number, number, prompt_tokens, max_output_tokens, priority, code, arrival_ns, ttft_ns, tbt_ns)
         self._desk.arrivals[request_id] = declared
-        self._truths.add(number, truth)
+        self._truths.add(number, truth, oldest=self._desk.oldest)
         if self._reuse is not None:
             self._reuse.declare(number, chain)
         return number

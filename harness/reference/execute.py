@@ -31,24 +31,32 @@ class Truths:
     """Hidden truth by request number: natural lengths and seeds, in arrays that grow. Held by the executor alone."""
 
     def __init__(self) -> None:
+        self._first = 0
         self._natural = np.empty(64, np.int64)
         self._seeds = np.empty(64, np.uint64)
 
-    def add(self, handle: int, truth: Truth) -> None:
-        """Keep the truth of one request."""
-        while handle >= len(self._natural):
-            self._natural = np.concatenate((self._natural, np.empty_like(self._natural)))
-            self._seeds = np.concatenate((self._seeds, np.empty_like(self._seeds)))
-        self._natural[handle] = _ENDLESS if truth.natural is None else truth.natural
-        self._seeds[handle] = truth.seed & 0xFFFFFFFFFFFFFFFF
+    def add(self, handle: int, truth: Truth, *, oldest: int = 0) -> None:
+        """Keep the truth of one request; those of numbers below ``oldest`` are never asked for again and may be dropped."""
+        while handle - self._first >= len(self._natural):
+            self._make_room(oldest)
+        self._natural[handle - self._first] = _ENDLESS if truth.natural is None else truth.natural
+        self._seeds[handle - self._first] = truth.seed & 0xFFFFFFFFFFFFFFFF
+
+    def _make_room(self, oldest: int) -> None:
+        # Half of the room at least is gained each time, so that moving costs the same for each request however many there were.
+        size, over = len(self._natural), oldest - self._first
+        dropped, more = (over, over) if 2 * over >= size else (0, size)
+        self._first += dropped
+        self._natural = np.concatenate((self._natural[dropped:], np.empty(more, np.int64)))
+        self._seeds = np.concatenate((self._seeds[dropped:], np.empty(more, np.uint64)))
 
     def natural(self, handles: Int64) -> Int64:
         """Output lengths at which end of sequence comes (k,)."""
-        return self._natural.take(handles)
+        return self._natural.take(handles - self._first)
 
     def tokens(self, handles: Int64, index: Int64) -> Int64:
         """Ids of output tokens ``index`` (0-based) of requests (k,)."""
-        return tokens_at(self._seeds.take(handles), index, self.natural(handles))
+        return tokens_at(self._seeds.take(handles - self._first), index, self.natural(handles))
 
 
 def execute(

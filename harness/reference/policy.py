@@ -72,7 +72,7 @@ class Card:
 
 
 class Completed(NamedTuple):
-    """One iteration that ran: what was authorized (``plan``, ``members``, ``picked``), its result, and when it ended."""
+    """One iteration that ran: what was authorized (``plan``, ``members``, ``picked``), its result without token ids, and when it ended."""
 
     authorized: Authorized
     result: IterationResult

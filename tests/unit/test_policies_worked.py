@@ -16,8 +16,7 @@ from harness.reference.cost import CostModel
 from harness.reference.engine import Core, online_workload
 from harness.reference.execute import Truths, execute
 from harness.reference.policies.fastserve import LEVEL, skip_join_level
-from harness.reference.policies.sarathi import batch_bound, prefill_decode_ratio
-from harness.reference.policies.vtc import CompletionReconciledVtc, Counters, greatest_charge
+from harness.reference.policies.vtc import CompletionReconciledVtc, Counters
 from harness.reference.registry import make_policy
 from harness.reference.table import Phase
 from harness.reference.tokens import Truth
@@ -96,13 +95,6 @@ def test_one_long_prompt_in_chunks_of_640_under_a_budget_of_768() -> None:
         result = execute(state, authorized, truths, tokens=False)
         state = policy.publish(state, authorized, result, state.now_ns + cost)
     assert chunks == [640] * 6 + [256]
-
-
-def test_sarathi_s_ratio_and_bound() -> None:
-    """F50, F51 with numbers of our own: (80 - 16) GiB over 2048 rows of 1 MiB; one anchor of 256 rows beside 31 decodes."""
-    gib, mib = 2**30, 2**20
-    assert batch_bound(80 * gib, 16 * gib, 2048, mib) == 32
-    assert prefill_decode_ratio(256, 32) == pytest.approx(8.258, abs=1e-3)
 
 
 def test_a_ten_row_prompt_runs_as_four_four_two_beside_three_decodes() -> None:
@@ -202,11 +194,6 @@ def test_first_in_first_out_lets_the_gap_grow_to_16_and_least_service_keeps_it_a
     # Outputs weigh two in the VTC shapes; an event of two prompt rows and one output is the same for both clients, so the order is equal.
     assert service_gap("completion_reconciled_vtc_teaching_v1", one_slot) == (2, [16, 8])
     assert service_gap("vtc-shaped", one_slot) == (2, [16, 8])
-
-
-def test_the_greatest_charge_and_the_bound() -> None:
-    greatest = greatest_charge(input_weight=1, longest_input=8, output_weight=2, batch_tokens=4)
-    assert (greatest, 2 * greatest) == (8, 16)
 
 
 def test_idle_time_earns_no_credit() -> None:

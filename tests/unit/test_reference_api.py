@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.reference import arguments
-from harness.reference.api import ApiError, Asked, Limits, chat_ids, parse_ask, parse_body, prompt_ids
+from harness.reference.api import PRIORITY_LIMIT, ApiError, Asked, Limits, chat_ids, parse_ask, parse_body, prompt_ids
 from harness.reference.replies import Reply, chunk, stream_head, whole
 
 LIMITS = Limits("tiny", 64, 7)
@@ -78,6 +78,12 @@ def test_bad_parameters_are_named(param: str, fields: dict[str, Any]) -> None:
     assert (error.status, error.param) == (400, param)
     body = json.loads(error.body())["error"]
     assert (body["code"], body["type"], body["param"]) == (400, "BadRequestError", param)
+
+
+def test_a_priority_that_no_scheduler_column_can_hold_is_refused() -> None:
+    assert ask(priority=-PRIORITY_LIMIT).priority == -PRIORITY_LIMIT
+    for beyond in (PRIORITY_LIMIT + 1, -PRIORITY_LIMIT - 1, 2**64 - 1):
+        assert (refusal(priority=beyond).status, refusal(priority=beyond).param) == (400, "priority")
 
 
 def test_an_unknown_model_is_404_and_unknown_fields_are_ignored() -> None:

@@ -13,6 +13,8 @@ from harness.reference import table as t
 from harness.reference.contract import Budgets, IterationPlan, IterationResult
 from harness.reference.cost import CostModel
 from harness.reference.engine import Engine, Published
+from harness.reference.policies.vllm import VllmShapedFcfs
+from harness.reference.policy import Completed
 from harness.reference.registry import POLICIES, make_policy
 from harness.reference.table import Phase
 from harness.reference.tokens import EOS_ID, Truth, natural_length, tokens_at
@@ -208,3 +210,33 @@ def test_the_cost_model_adds_up_by_hand() -> None:
     begun = engine.begin(0)
     assert begun is not None
     assert begun[1] == 1_000_000 + 8 * 1_000 + 8
+
+
+def test_what_is_kept_of_requests_that_ended_does_not_grow_with_their_number() -> None:
+    engine = make_engine()
+    engine.submit("long", 1, 150, Truth(1, None))  # alive all the while the first hundred come and go
+    seen: dict[str, list[int]] = {}
+    for index in range(1_000):
+        engine.submit(f"r{index}", 1, 2, Truth(index, 2))
+        for _ in range(2):
+            begun = engine.begin(index)
+            assert begun is not None
+            for published in engine.tokens_of(engine.complete(index)):
+                seen.setdefault(published.request_id, []).append(published.token)
+    assert seen["long"] == [Truth(1, None).token(i) for i in range(150)]
+    assert all(seen[f"r{index}"] == [Truth(index, 2).token(0), EOS_ID] for index in range(1_000))
+    assert len(engine._truths._natural) <= 256
+
+
+def test_a_policy_learns_of_outputs_without_their_ids() -> None:
+    """An id is drawn from the seed that the hidden length is drawn from, and virtual time has none: both would show in a plan."""
+
+    class Curious(VllmShapedFcfs):
+        def learn(self, workload: c.WorkloadManifest, state: c.SchedulerState, done: Completed) -> object:
+            before = state.memory if isinstance(state.memory, tuple) else ()
+            return (*before, done.result.tokens)
+
+    engine = Engine(Curious(), Budgets(16, 4, 200), COSTS)
+    engine.submit("a", 3, 2, Truth(1, None))
+    assert sum(len(step.published) for step in run(engine)) == 2
+    assert engine.state.memory == (None, None)

@@ -1,4 +1,4 @@
-"""Chunked prefill twice: SARATHI's prefill anchor with piggybacked decodes, and Sarathi-Serve's decodes first (seed 0x09, F50, F51)."""
+"""Chunked prefill twice: SARATHI's prefill anchor with piggybacked decodes, and Sarathi-Serve's decodes first (seed 0x09)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,6 @@ from harness.reference.policy import Card, MethodContract, Parameter, Policy
 from harness.reference.table import ORDER, PRIORITY, Int64, Phase, Table
 
 _DECODE = int(Phase.DECODE)
-
-
-def batch_bound(memory: int, state_memory: int, longest: int, row_memory: int) -> int:
-    """Greatest resident batch of the SARATHI paper: floor((M_G - M_S) / (L_max m_KV)) (F50)."""
-    return (memory - state_memory) // (longest * row_memory)
-
-
-def prefill_decode_ratio(chunk: int, bound: int) -> float:
-    """P:D that keeps every hybrid batch full: C / (B - 1) (F51). Raises ZeroDivisionError for a bound of 1: nothing to piggyback."""
-    return chunk / (bound - 1)
 
 
 class SarathiShaped(Policy):

@@ -32,11 +32,6 @@ _PREFILL, _DECODE = int(Phase.PREFILL), int(Phase.DECODE)
 _TIE_BREAK = ("queue_rank", "counter", "client_rank", "arrival_order")
 
 
-def greatest_charge(input_weight: int, longest_input: int, output_weight: int, batch_tokens: int) -> int:
-    """U = max(w_p L_input, w_q M): the greatest single step of one counter (F57); 2U bounds the service difference in the paper (F60)."""
-    return max(input_weight * longest_input, output_weight * batch_tokens)
-
-
 class Counters(NamedTuple):
     """``charged`` (clients,): charges or completed service so far. ``lift`` (clients,): what coming back from idleness added.
 
