@@ -65,7 +65,7 @@ class _Header(BaseModel):
     attribution: str
     clock: ClockKind
     grid_ns: int = Field(ge=1)
-    block_size: int | None = Field(None, ge=1)
+    block_size: int | None = Field(None, ge=1, le=TOKEN_LIMIT)
     rounding: Literal["ceil", "floor"] | None = None
     history: Literal["included", "excluded"] | None = None
     notes: list[str]
@@ -182,9 +182,11 @@ def _trace(file: _File, header: _Header) -> Trace:
     arrival, tokens_in, tokens_out, rows = (file.whole(name) for name in _COUNTS)
     there = set(file.table.column_names)
     blocks = turns = None
-    if header.block_size is not None and header.rounding is not None and "block_ids" in there:
+    _check_header(file, header, there)
+    file.problems.raise_if_any()
+    if header.block_size is not None and header.rounding is not None:
         blocks = Blocks(file.lists("block_ids", np.uint64), header.block_size, header.rounding)
-    if header.history is not None and there.issuperset(_TURNS):
+    if header.history is not None:
         session, turn, think, extends = (file.whole(name) for name in _TURNS if name != "after")
         turns = Turns(session, turn, _references(file, extends), think, extends, header.history)
     failed = file.flags("failed")
@@ -209,6 +211,15 @@ def _trace(file: _File, header: _Header) -> Trace:
         skipped=header.skipped,
         notes=(*header.notes, origin),
     )
+
+
+def _check_header(file: _File, header: _Header, there: set[str]) -> None:
+    """Record columns that mean nothing without what the header lacks: left out, a replay would lack sharing or sessions unannounced."""
+    told = {"block_ids": header.block_size is not None and header.rounding is not None, **dict.fromkeys(_TURNS, header.history is not None)}
+    for name, has in told.items():
+        if has != (name in there):
+            what = f"column={name}: {'not there, while the header tells' if has else 'there, while the header lacks'} how to read it"
+            file.problems.add("trace.column", what, "convert the source again; the file was not written by write_trace")
 
 
 def _references(file: _File, extends: Int64) -> Ragged:
