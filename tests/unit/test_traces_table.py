@@ -479,3 +479,17 @@ def test_any_bytes_after_the_header_end_in_a_trace_or_a_usage_error(tmp_path_fac
 def test_a_pause_of_decades_is_refused_at_its_line(tmp_path: Path) -> None:
     options = SESSIONS | {"columns": COLUMNS | {"session": "chat", "think": "k"}}
     assert faults(tmp_path, "at,in,out,chat,k\n0,1,1,a,\n5,1,1,a,9000000000\n", options) == [("trace.timestamp", "t.csv:3")]
+
+
+def test_blocks_larger_than_any_prompt_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        csv(tmp_path, "at,in,out,ids\n0,1,1,1\n", PREFIXES | {"block-size": 10**30})
+    assert [problem.code for problem in caught.value.problems] == ["trace.options"]
+
+
+def test_only_the_last_line_of_json_lines_is_called_cut_off(tmp_path: Path) -> None:
+    whole = json.dumps(row())
+    for lines, code in (([whole, whole[:-2], whole], "trace.json"), ([whole, whole[:-2]], "trace.torn_row")):
+        with pytest.raises(UsageError) as caught:
+            jsonl(tmp_path, lines)
+        assert [(problem.code, problem.where) for problem in caught.value.problems] == [(code, "t.jsonl:2")]

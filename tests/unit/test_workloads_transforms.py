@@ -598,3 +598,13 @@ def test_a_loop_that_would_make_more_prefix_ids_than_memory_holds_is_refused(mon
     monkeypatch.setattr(rows, "MAX_IDS", 128)
     assert len(apply([Loop(times=2)], trace, 1).trace) == 2
     assert "64 prefix ids" in fault(Loop(times=3), trace=trace)
+
+
+@pytest.mark.parametrize("factor", [math.inf, 1e30])
+def test_a_factor_that_makes_no_length_or_no_block_is_refused(factor: float) -> None:
+    trace = replace(make_trace([0, 0], [0, 64]), blocks=Blocks(Ragged.of([[], range(4)], np.uint64), 16, "ceil"))
+    step = ScaleLengths(input_factor=factor, input_maximum=10)
+    assert f"input_factor={factor}" in fault(step, trace=trace)
+    assert attempt(lambda: apply([step], replace(trace, blocks=None), 1))[1] == (
+        {"workload.scale_lengths"} if factor == math.inf else set()
+    )

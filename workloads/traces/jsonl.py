@@ -109,7 +109,7 @@ def content_lines(path: Path, problems: Sink) -> Iterator[tuple[int, bytes]]:
     """
     number, blank = 0, 0
     for block in line_blocks(path):
-        for line in _by_line_feed(block):
+        for line in by_line_feed(block):
             number += 1
             if not line.strip():
                 blank = blank or number
@@ -202,8 +202,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _by_line_feed(block: bytes) -> Iterator[bytes]:
-    """Split at line feeds only: a carriage return alone is white space to JSON and ends no line."""
+def by_line_feed(block: bytes) -> Iterator[bytes]:
+    """Lines of a block with their ends, split at line feeds only: a carriage return alone is white space to JSON and ends no line."""
     start = 0
     while start < len(block):
         end = block.find(b"\n", start) + 1 or len(block)

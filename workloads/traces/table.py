@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from workloads.schedule import Trace
 from workloads.traces.contract import FormatInfo, NoOptions, Options
-from workloads.traces.problems import ProblemList
+from workloads.traces.problems import TOKEN_LIMIT, ProblemList
 from workloads.traces.table_files import CsvFile, JsonlFile, ParquetFile, TableFile, Wanted
 from workloads.traces.table_rows import Rules, TableRows
 
@@ -43,7 +43,7 @@ class TableOptions(Options):
     columns: ColumnMap
     clock: Literal["absolute", "relative", "none"] = Field(description="wall time, time since the trace's start, or no time at all")
     unit: Literal["s", "ms", "us", "ns", "iso"] | None = Field(None, description="unit of the arrivals; iso for stamps")
-    block_size: int | None = Field(None, ge=1, strict=True, description="tokens of a block with an id")
+    block_size: int | None = Field(None, ge=1, le=TOKEN_LIMIT, strict=True, description="tokens of a block with an id")
     rounding: Literal["ceil", "floor"] | None = Field(None, description="whether a partly filled last block has an id")
     history: Literal["included", "excluded"] | None = Field(None, description="whether input tokens count the earlier turns")
 

@@ -169,7 +169,7 @@ class JsonlFile:
         number = 0
         for block in line_blocks(self._path, _BLOCK_BYTES):
             rows = []
-            for number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), number + 1):  # noqa: B020 - counts on over blocks
+            for number, line in enumerate(jsonl.by_line_feed(block), number + 1):  # noqa: B020 - counts on over blocks
                 row = self._row(line, number) if line.strip() else None
                 if row is not None:
                     self._numbers.append(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -40,6 +41,9 @@ def _scaled(side: str, lengths: Int64, factor: float, minimum: int, maximum: int
     if minimum > most:
         what = f"{side}_minimum={minimum}: above {side}_maximum={most}"
         raise UsageError.single("workload.scale_lengths", what, "swap the two, or drop one")
+    if not math.isfinite(factor):
+        what = f"{side}_factor={factor}: not a finite number"
+        raise UsageError.single("workload.scale_lengths", what, f"give a factor, or hold lengths with {side}_minimum and {side}_maximum")
     if factor == 1 and (not len(lengths) or (lengths.min() >= minimum and lengths.max() <= most)):
         return lengths
     scaled = lengths * factor
@@ -52,6 +56,9 @@ def _scaled(side: str, lengths: Int64, factor: float, minimum: int, maximum: int
 
 def _scaled_block(size: int, factor: float) -> int:
     exact = size * factor
+    if exact > TOKEN_LIMIT:
+        what = f"input_factor={factor}: a prefix id names {size} tokens, and {size} x {factor} is above the limit of {TOKEN_LIMIT}"
+        raise UsageError.single("workload.blocks", what, "lower the factor")
     whole = max(1, round(exact))
     if abs(exact - whole) > WHOLE * whole:
         what = f"input_factor={factor}: a prefix id names {size} tokens, and {size} x {factor} = {exact:.9g} is no whole block"
