@@ -126,9 +126,8 @@ def needed_scale(slo: Slo, clocks: Clocks) -> Floats:
 
 def _needed_tbt(limit: int, rule: str, clocks: Clocks) -> Floats:
     if rule == "mean":
-        gaps = clocks.tokens - 1
-        mean = _over(clocks.last_ns - clocks.first_ns, limit * np.maximum(gaps, 1))
-        return np.where(clocks.tokens < 1, np.inf, np.where(gaps == 0, 0.0, mean))
+        mean = _over(clocks.last_ns - clocks.first_ns, limit * np.maximum(clocks.tokens - 1, 1))  # one token spans nothing
+        return np.where(clocks.tokens < 1, np.inf, mean)
     if rule == "every" or not clocks.gaps_defined:
         return _over(_ranked(clocks.event_gap_ns, clocks.event_gap_request, len(clocks), all_of=rule == "every"), limit)
     return _over(_ranked(clocks.gap_ns, clocks.gap_request, len(clocks), all_of=False), limit)

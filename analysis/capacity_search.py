@@ -160,8 +160,8 @@ def _draw(seed: int, replicate: int, rate: float) -> bytes:
 def _wider(search: Search, rates: Sequence[float], found: Sequence[Crossing], runs: Mapping[Key, ProbeRun]) -> float | None:
     """Return the rate to add where some replicate does not cross within the grid; None when all do or there is nowhere to go.
 
-    Rates are added away from the crossings that lie inside already and hardly move them, so a grid that may not widen any further leaves
-    fewer answers, not other ones.
+    Rates added further out hardly move an isotonic crossing that lies inside already, so a grid that may not widen any further leaves fewer
+    answers, not other ones.
     """
     sides = {c.side for c in found}
     kept_up = not mostly_overloaded([runs["grid", rates[-1], r] for r in range(len(found))])

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.capacity import CapacityEstimate, History, Probe, ProbeRun, Search, Stages, estimate, probe_run
+from analysis.capacity_rows import Bracket, bracket, rises
 from analysis.model import CheckResult, Claim, Verdict
 from analysis.run import measure_run
 from tests.builders import MS, make_record, make_request, make_spec
@@ -56,6 +57,15 @@ def test_the_bracket_holds_the_certified_ends_and_not_the_middle() -> None:
     assert {row.rate: row.verdict for row in found.rows}[found.bracket.low] == "pass"
 
 
+def test_a_certificate_behind_a_gap_sets_no_end() -> None:
+    found = answer(falling(10.0))
+    by_verdict = {row.verdict: row for row in found.rows}
+    good, open_, bad = (by_verdict[v] for v in ("pass", "inconclusive", "fail"))
+    rows = [replace(row, rate=float(i)) for i, row in enumerate((good, good, open_, good, bad, open_, bad))]
+    assert bracket(rows) == Bracket(1.0, 6.0)
+    assert bracket(rows[2:6]) == Bracket(None, None)
+
+
 def test_censored_when_the_limit_still_passes() -> None:
     found = answer(falling(50.0), make_search(limit=8.0))
     assert (found.status, found.at_least, found.at_most, codes(found)) == ("censored", 8.0, None, ["censored"])
@@ -96,6 +106,12 @@ def test_a_rise_within_noise_is_no_finding() -> None:
         return replace(run, valid=min(run.offered, max(0, run.valid + 8 * sign)))
 
     assert answer(bumpy).status == "resolved"
+
+
+def test_a_gain_that_is_alike_in_every_replicate_is_still_held_against_chance() -> None:
+    cells = [("grid", rate, r, k) for rate, k in ((1.0, 900), (2.0, 903)) for r in range(5)]
+    runs = {(p, rate, r): ProbeRun(p, rate, r, r, r, k, 1000, overloaded=False) for p, rate, r, k in cells}
+    assert list(rises((1.0, 2.0), range(5), runs)) == []
 
 
 def test_unresolved_when_replicates_do_not_cross_inside_the_grid() -> None:
@@ -170,6 +186,11 @@ def test_replicates_that_share_servers_count_once() -> None:
     assert (own.unit_of_inference, shared.unit_of_inference) == ("replicate", "hierarchical")
     assert (own.n, shared.n) == (6, 3)
     assert shared.high / shared.low > own.high / own.low
+
+
+def test_replicates_linked_through_a_third_count_as_one() -> None:
+    linked = changed(falling(10.0), server_start=lambda p: p.replicate if p.replicate < 2 else int(p.rate > 10))
+    assert codes(answer(linked)) == ["one_server_start"]
 
 
 def test_one_server_for_all_gives_no_interval_and_so_no_number() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.capacity import Done, History, Probe, ProbeRun, Search, Stages, coordinate, next_probe
-from analysis.capacity_search import first_grid
+from analysis.capacity_search import crossings, first_grid, planned_replicates
 from harness.errors import UsageError
 from tests.capacity_worlds import World, drive, falling, make_run, make_search
 
@@ -36,7 +36,7 @@ def declarations(draw: st.DrawFn) -> Search:
         halvings=draw(st.integers(0, 4)),
         spare=draw(st.integers(0, 2)),
         method=draw(st.sampled_from(["isotonic", "logit"])),
-        stages=draw(st.none() | st.just(Stages(0.02, replicates + 2))),
+        stages=draw(st.none() | st.builds(Stages, st.floats(0.01, 0.5), st.just(replicates + 4))),
     )
 
 
@@ -124,6 +124,32 @@ def test_the_grid_widens_where_a_replicate_does_not_cross() -> None:
     assert len(narrow.rates) == len(none.rates) == 5
     assert len(up.rates) > 5
     assert all(b / a == pytest.approx(1.05, rel=1e-4) for a, b in zip(up.rates, up.rates[1:], strict=False))
+
+
+def test_a_grid_does_not_widen_into_overload() -> None:
+    def world(probe: Probe) -> ProbeRun:
+        return make_run(probe, 1.0, overloaded=probe.rate > 10.0)
+
+    _, done = drive(make_search(), world)
+    assert len(done.rates) == 5
+    assert done.rates[-1] > 10.0
+
+
+def test_a_second_stage_once_begun_is_completed_at_every_rate() -> None:
+    """A later rate may shrink the spread of the first stage; replicates that were made stay in."""
+
+    fine = falling(10.0, spread=(-0.04, 0.04, 0.0, 0.0, 0.0, 0.0, 0.35))
+
+    def converging(probe: Probe) -> ProbeRun:
+        return make_run(probe, 0.5) if probe.phase == "grid" and probe.rate > 11.3 and probe.replicate < 3 else fine(probe)
+
+    search = make_search(method="logit", replicates=3, stages=Stages(0.06, 7))
+    history, done = drive(search, converging)
+    assert done.replicates == 7
+    runs = {run.key: run for run in history.runs}
+    assert planned_replicates(search, crossings(search, done.rates, 7, runs)) < 7
+    assert len(done.rates) > 5
+    assert {(r, i) for r in done.rates for i in range(done.replicates)} == {run.key[1:] for run in history.runs if run.phase == "grid"}
 
 
 def test_at_the_limit_one_rate_is_measured() -> None:
