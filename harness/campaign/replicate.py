@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -154,21 +155,21 @@ def _drive(session: ReplaySession, prepared: Prepared, server: Server, attempt: 
     lead_ns = LEAD_NS + (prepared.plan.workers - 1) * LEAD_A_WORKER_NS
     epoch_ns = settings.clock.now_ns() + lead_ns
     wall = datetime.fromtimestamp(time.time() + lead_ns / NS_PER_S, UTC).isoformat()
-    writers = [SegmentWriter(attempt.segments, name, SAMPLES, clock=settings.clock) for name in ("server-s0", "host-h0")]
-    sampler = _sampler(session, prepared, server, epoch_ns, settings, writers)
-    attempt.observe("epoch", monotonic_ns=epoch_ns, wall=wall)
-    sampler.scrape_now(settings.clock.now_ns() - epoch_ns)
-    session.go(epoch_ns)
-    sampler.start()
-    try:
-        _watch(session, prepared, epoch_ns, settings)
-    finally:
-        sampler.stop()
-    summary = session.summary()
-    refuse_disk_fault(summary.fault, attempt.segments)
-    sampler.scrape_now(settings.clock.now_ns() - epoch_ns)
-    for writer in writers:
-        writer.close()
+    with contextlib.ExitStack() as files:
+        names = ("server-s0", "host-h0")
+        writers = [files.enter_context(SegmentWriter(attempt.segments, name, SAMPLES, clock=settings.clock)) for name in names]
+        sampler = _sampler(session, prepared, server, epoch_ns, settings, writers)
+        attempt.observe("epoch", monotonic_ns=epoch_ns, wall=wall)
+        sampler.scrape_now(settings.clock.now_ns() - epoch_ns)
+        session.go(epoch_ns)
+        sampler.start()
+        try:
+            _watch(session, prepared, epoch_ns, settings)
+        finally:
+            sampler.stop()
+        summary = session.summary()
+        refuse_disk_fault(summary.fault, attempt.segments)
+        sampler.scrape_now(settings.clock.now_ns() - epoch_ns)
     for failure in sampler.failures():
         attempt.observe("scrape_failed", **failure)
     attempt.observe("replay", offered=summary.offered, recorded=summary.recorded, fault=summary.fault)

@@ -180,7 +180,7 @@ def _client(client: Client) -> Findings:
 def _cancellations(client: Client, workload: Workload) -> Findings:
     cancelled, limit = workload.cancellations, client.request_timeout
     if cancelled is not None and limit is not None and cancelled.after >= limit:
-        what = f"={format_duration(cancelled.after)}: client.request-timeout={format_duration(limit)} ends every request before its cancellation"
+        what = f"={format_duration(cancelled.after)}: client.request-timeout={format_duration(limit)} ends every request sooner"
         path: Path = ("workload", "cancellations", "after")
         yield Finding("never_cancelled", path, what, "cancel earlier, raise the time limit, or drop one of the two")
 

@@ -437,6 +437,23 @@ def led(path: Path, strike: Callable[[], None], at_s: float) -> Path:
     return path.parent / "results" / path.stem
 
 
+def test_an_interrupted_run_leaves_neither_a_process_nor_an_open_file(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def held() -> tuple[set[int], set[str]]:
+        us = psutil.Process()
+        # Python's own tracker is started once and lives as long as we do.
+        below = {p.pid for p in us.children(recursive=True) if "resource_tracker" not in " ".join(p.cmdline())}
+        return below, {file.path for file in us.open_files() if tmp_path in Path(file.path).parents}
+
+    path = manifest(tmp_path, "cut", QUICKSTART, "output-length: forced", client="{fleet: {workers: 2}}")
+    before = held()
+    with pytest.raises(KeyboardInterrupt):
+        led(path, interrupt, 0.5)
+    assert held() == before
+
+
 def processes() -> tuple[list[psutil.Process], list[psutil.Process]]:
     """The server under test, and the workers: whoever holds a connection to it."""
     below = psutil.Process().children(recursive=True)
