@@ -47,7 +47,7 @@ def next_probe(history: History) -> Probe | Done:
         asked = _ask(search, rates, count, runs)
         if isinstance(asked, Probe | Done):
             return asked
-        more = max(count, planned_replicates(search, asked))
+        more = planned_replicates(search, asked)
         if more > count:
             count, asked = more, _ask(search, rates, more, runs)
             if isinstance(asked, Probe | Done):
