@@ -68,6 +68,8 @@ def _shared(context: RunContext, cache: Cache) -> Finding:
         return judge(True, f"{words}; warm, so earlier contents may be hit too", **measured)
     if total > most:
         return _beyond(context, cache, f"{words}; at most {most} were shared, so some came from elsewhere", measured)
+    if cache.on is False and total > 0:
+        return unknown(f"{words}, by a server that says that its prefix cache is off", **measured)
     if cache.on is False or total > 0 or best == 0:
         return judge(True, words + ("; the server's prefix cache is off" if cache.on is False else ""), **measured)
     return unknown(f"{words}: none was realised, by a cache too small or by prompts that did not arrive as planned", **measured)

@@ -178,8 +178,8 @@ def _ready_frontier(intent: PreemptionIntent, current: Sequence[Receipt], needs:
         plan = intent.fallback
         if plan is Mode.REMAIN_SUSPENDED:
             return 0, [refusal("preservation_failed", f"fallback={plan}: the request stays where it is")]
-    if plan is Mode.ABORT:
-        return 0, [refusal("no_resume", f"mode={intent.mode} fallback={intent.fallback}: the request is to end")]
+    if plan in (Mode.ABORT, Mode.REMAIN_SUSPENDED):
+        return 0, [refusal("no_resume", f"mode={intent.mode} fallback={intent.fallback}: the request is to end, or to stay where it is")]
     if not 0 <= start <= intent.target:
         problems.append(refusal("ready_frontier", f"ready_rows={start}: must lie within [0, {intent.target}]"))
     if start < intent.target and not needs.token_history:

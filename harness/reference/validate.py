@@ -125,6 +125,9 @@ def _intents(state: SchedulerState, plan: IterationPlan) -> Iterator[Problem]:
     ):
         if len(move.at):
             yield from _check_move(name, move, queue)
+    if len(plan.preempt.at) and len(plan.resume.at) + len(plan.admit.at) and not len(plan.work.at):
+        # Decisions are repeated until one has work: members that change places without any could do so for ever.
+        yield refusal("queue_intent", f"preempt={plan.preempt.at.tolist()}: lets others in for it and gives nobody work")
 
 
 def _check_move(name: str, move: Moves, queue: Table) -> Iterator[Problem]:

@@ -161,12 +161,13 @@ def measured(width_ns: int) -> Callable[[], RunRecord]:
     return spec_(window=Window(warm_up_ns=2 * S, measured_ns=width_ns, drain_ns=2 * S))
 
 
-def two_clients(token_at: int | None) -> Callable[[], RunRecord]:
-    """Client b has one request that is open from the start to the end; it gets one token at ``token_at``, or none."""
+def two_clients(*token_at: int) -> Callable[[], RunRecord]:
+    """Client b has one request that is open from the start to the end; it gets one token at each of ``token_at``."""
 
     def make() -> RunRecord:
         made = rows()
-        stamps = {} if token_at is None else {"event_ns": [token_at], "event_tokens": [1], "event_bytes": [200], "event_kind": [1]}
+        many = len(token_at)
+        stamps = {"event_ns": [*token_at], "event_tokens": [1] * many, "event_bytes": [200] * many, "event_kind": [1] * many}
         made[0] |= NO_EVENTS | {"end_kind": "drain_end", "end_ns": 14 * S} | stamps
         clients = ["b"] + ["a"] * (len(made) - 1)
         return healthy(made, schedule=schedule_of(made, clients))
@@ -286,7 +287,7 @@ FIXTURES: dict[str, Case] = {
     ),
     "cache_state": Case(cell(5, 5), cell(5, 4), lambda: [empty()]),
     "environment_stable": Case(healthy, host_(cpu_steal_ratio=0.1), without_host("cpu_steal_ratio")),
-    "starvation": Case(two_clients(5 * S), two_clients(None), empty),
+    "starvation": Case(two_clients(5 * S), two_clients(), empty),
 }
 
 _CERTIFICATE = make_spec().certificate
@@ -491,6 +492,7 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("prefix_realised", "warm: more than was shared", "PASS", sharing(9, cache="warm")),
     ("prefix_realised", "nothing realised with a cache that is on", "UNKNOWN", sharing(0)),
     ("prefix_realised", "nothing realised with a cache that is off", "PASS", sharing(0, facts=CACHE_OFF)),
+    ("prefix_realised", "something realised with a cache that is off", "UNKNOWN", sharing(4, facts=CACHE_OFF)),
     ("prefix_realised", "nothing said with a cache that is off", "PASS", sharing(None, counter=None, facts=CACHE_OFF)),
     ("prefix_realised", "nothing said", "UNKNOWN", sharing(None, counter=None)),
     ("prefix_realised", "nothing to be had", "PASS", sharing(0, shared=3)),
@@ -548,5 +550,6 @@ MORE: list[tuple[str, str, str, Factory]] = [
         gpu([s | {"value": 900.0} if s["t_ns"] == 5 * S else s for s in GPU_CALM][15:] + GPU_CALM[:15]),
     ),
     ("starvation", "one client", "PASS", healthy),
+    ("starvation", "served before the window and after it", "FAIL", two_clients(S, 13 * S)),
 ]
 """(code, what, verdict, factory): every other branch of every gate."""

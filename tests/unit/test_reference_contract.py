@@ -124,6 +124,13 @@ BAD_PLANS: dict[str, tuple[str, Callable[[], IterationPlan]]] = {
     "preempt and run": ("not_admitted", lambda: PLAN._replace(preempt=Moves(np.array([0]), np.array([[A], [0]])))),
     "admit a stale generation": ("queue_intent", lambda: admits(0, D, 1)),
     "admit from nowhere": ("queue_intent", lambda: admits(1, D, 0)),
+    "change places without work": (
+        "queue_intent",
+        lambda: admits(0, D, 0)._replace(
+            preempt=Moves(np.array([0]), np.array([[A], [0]])),
+            work=c.make_work(STATE.running, np.zeros(0, np.int64), np.zeros(0, np.int64)),
+        ),
+    ),
     "preempt twice": ("duplicate_member", lambda: PLAN._replace(preempt=Moves(np.array([0, 0]), np.array([[A, A], [0, 0]])))),
     "physical block in the plan": ("physical_block_leak", lambda: PLAN._replace(notes=(("block_ids", 7),))),
     "realized length in the plan": ("hidden_truth_leak", lambda: PLAN._replace(notes=(("realized_output_tokens", 7),))),

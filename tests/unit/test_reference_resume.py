@@ -74,6 +74,10 @@ def test_failed_preservation_takes_the_declared_fallback() -> None:
     assert interval(derive_ticket(NOW, intent(target=5), facts(5, Status.FAILED), NEEDS)) == (0, 5)
 
 
+def test_a_request_that_is_to_stay_suspended_has_no_ticket_whatever_came_through() -> None:
+    assert codes(derive_ticket(NOW, intent(mode=Mode.REMAIN_SUSPENDED), facts(6), NEEDS)) == {"no_resume"}
+
+
 def test_cancellation_makes_every_receipt_of_the_old_generation_stale() -> None:
     after = NOW._replace(generation=3, snapshot=31)
     derived = derive_ticket(after, intent(), facts(6), NEEDS)
