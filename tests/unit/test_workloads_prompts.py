@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -552,9 +554,25 @@ def test_what_is_kept_has_a_bound_and_stays_behind() -> None:
         made.append(i)
         return "abcd", np.zeros(4, dtype=np.int32)
 
-    kept = Kept(room=50)  # two of 20 bytes
+    kept = Kept(room=2 * (sys.getsizeof("abcd") + 16))
     for i in (0, 1, 2, 0, 1, 2):
         kept.get(i, _make)
     assert made == [0, 1, 2, 2]
     pickle.loads(pickle.dumps(kept)).get(0, _make)  # noqa: S301 - our own bytes
     assert made[-1] == 0
+
+
+def test_what_is_kept_counts_as_the_memory_it_takes_once_it_was_sent() -> None:
+    made: list[int] = []
+
+    def _make(i: int) -> tuple[str, Ids]:
+        made.append(i)
+        return "".join(["語"] * 100), np.zeros(1, dtype=np.int32)
+
+    text, _ = _make(0)
+    orjson.dumps(text)
+    kept = Kept(room=sys.getsizeof(text))
+    for _ in range(2):
+        kept.get(1, _make)
+    assert made == [0, 1, 1]
+    assert sys.getsizeof(text) > 5 * len(text)

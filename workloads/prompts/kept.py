@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from workloads.tokens import Ids
@@ -28,7 +29,7 @@ class Kept:
         found = self._items.get(request_id)
         if found is None:
             found = make(request_id)
-            size = len(found[0]) + found[1].nbytes
+            size = _size(*found)
             if size <= self._room:
                 self._room -= size
                 self._items[request_id] = found
@@ -36,3 +37,8 @@ class Kept:
 
     def __reduce__(self) -> tuple[type[Kept], tuple[()]]:
         return Kept, ()
+
+
+def _size(text: str, ids: Ids) -> int:
+    """Bytes in memory; a text beyond ASCII lies there twice, for it holds on to the UTF-8 that encoding a body makes of it."""
+    return sys.getsizeof(text) + (0 if text.isascii() else len(text.encode())) + ids.nbytes
