@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracefiles import check_sound, codes, fault, jsonl, read
+from workloads.profiles import profile
 from workloads.traces import get_reader
 
 FORMAT = "mooncake"
@@ -184,3 +186,11 @@ def test_the_sizes_a_refusal_offers_fit(tokens: int, size: int, wrong: int, roun
     assert [blocks(fits) == blocks(size) for fits in (low, high)] == [True, True]
     assert low == 1 or blocks(low - 1) != blocks(size)
     assert offer[2] is None or blocks(high + 1) != blocks(size)
+
+
+def test_the_profile_says_nothing_in_ms_of_stamps_that_are_no_whole_ms(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    for stamps, unit in (((0, 3000), "ms"), ((0.5, 3), None)):
+        path.write_bytes(jsonl({"timestamp": at, "input_length": 5, "output_length": 5, "hash_ids": [1]} for at in stamps))
+        shown = profile(path, "mooncake")
+        assert (shown.get("timestamp_unit"), "gcd_ms" in shown) == (unit, unit is not None)

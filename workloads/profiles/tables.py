@@ -48,21 +48,31 @@ def azure(path: Path) -> dict[str, Any]:
 
 
 def mooncake(path: Path) -> dict[str, Any]:
-    """A Mooncake file: the grid of its stamps, and how its ids fit its lengths (blocks of 512, the last one partial)."""
+    """A Mooncake file: the grid of its stamps, and how its ids fit its lengths (blocks of 512, the last one partial).
+
+    Published stamps are whole ms; of a file with fractions nothing is said in ms.
+    """
     raw = read_bytes(path)
     rows = objects(raw)
-    stamps = np.sort(np.array([row["timestamp"] for row in rows], dtype=np.int64))
-    gaps = np.diff(stamps)
-    top = Counter(gaps[gaps > 0].tolist()).most_common(6)
     ids, lengths = [row["hash_ids"] for row in rows], [row["input_length"] for row in rows]
     return json_profile(raw, rows, "timestamp") | {
+        **_grid_ms([row["timestamp"] for row in rows]),
+        "share_rows_starting_with_block_0": sum(bool(row) and row[0] == 0 for row in ids) / len(rows),
+        "prefix": {"rows_len_ne_ceil": sum(len(row) != -(-length // 512) for row, length in zip(ids, lengths, strict=True))},
+    }
+
+
+def _grid_ms(times: list[int | float]) -> dict[str, Any]:
+    if not all(isinstance(time, int) for time in times):
+        return {}
+    stamps = np.sort(np.array(times, dtype=np.int64))
+    gaps = np.diff(stamps)
+    return {
         "timestamp_unit": "ms",
-        "distinct_gap_ms_top": [[gap, count] for gap, count in top],
+        "distinct_gap_ms_top": [[gap, count] for gap, count in Counter(gaps[gaps > 0].tolist()).most_common(6)],
         "share_ts_multiple_of_1000": float((stamps % 1000 == 0).mean()),
         "share_ts_multiple_of_3000": float((stamps % 3000 == 0).mean()),
         "gcd_ms": gcd(*stamps.tolist()),
-        "share_rows_starting_with_block_0": sum(bool(row) and row[0] == 0 for row in ids) / len(rows),
-        "prefix": {"rows_len_ne_ceil": sum(len(row) != -(-length // 512) for row, length in zip(ids, lengths, strict=True))},
     }
 
 
