@@ -195,8 +195,8 @@ class SessionPlan(Plan):
     """How conversations are replayed.
 
     ``think_s`` replaces the trace's pauses, ``think_unknown_s`` stands where the trace has none, ``think_limit_s`` caps them, since
-    recorded ones can be hours. ``history`` carry: a turn's prompt
-    begins with the earlier turns, prompt and planned answer; none: every turn is a prompt of its own.
+    recorded ones can be hours. ``history`` carry: a turn's prompt begins with the earlier turns, prompt and planned answer; none: every
+    turn is a prompt of its own. ``max_turns``: most turns of a session, from the first one that the chain of transforms left.
     """
 
     think_s: float | None = Field(None, ge=0)
@@ -216,7 +216,7 @@ class TenantPlan(Plan):
 
 
 class CancelPlan(Plan):
-    """A random ``share`` of the requests is given up ``after_s`` after its arrival."""
+    """A random ``share`` of the requests is given up, each ``after_s`` after its arrival."""
 
     share: float = Field(gt=0, le=1)
     after_s: float = Field(gt=0)

@@ -395,3 +395,15 @@ def test_two_members_of_histograms_for_one_client_are_refused(tmp_path: Path) ->
     with pytest.raises(UsageError) as caught:
         read_lengths(path, "m")
     assert [problem.code for problem in caught.value.problems] == ["trace.duplicate"]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_an_archive_larger_than_any_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "large.tar"
+    path.write_bytes(pack(bytes(4096)))
+    monkeypatch.setattr("workloads.traces.archive.MAX_BYTES", 1000)
+    monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("read whole"))
+    with pytest.raises(UsageError, match="bytes>1000"):
+        read_members(path, re.compile("x"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import re
 import tarfile
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from harness.errors import Problem, UsageError
 from workloads.traces.csvcols import show
-from workloads.traces.find import unreadable
+from workloads.traces.find import opened, unreadable
 
 MAX_BYTES = 1 << 29
 """Most bytes of an archive once decompressed, 512 MiB: twenty times the largest collection published, and little enough to hold."""
@@ -45,10 +44,8 @@ def read_members(path: Path, pattern: re.Pattern[str]) -> dict[str, bytes]:
 
 
 def _unpacked(path: Path) -> bytes:
-    raw = path.read_bytes()
-    if raw[:2] == b"\x1f\x8b":
-        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
-            raw = stream.read(MAX_BYTES + 1)
+    with opened(path) as stream:
+        raw = stream.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
         raise _refused(path, f"bytes>{MAX_BYTES}: the archive is larger than any collection of traces", "pack fewer members")
     return raw

@@ -53,7 +53,10 @@ class FormatInfo:
 
 
 class Reader(Protocol):
-    """One format. Pure but for the file; the same file, options and seed give the same rows."""
+    """One format. Pure but for the file; the same file, options and seed give the same rows.
+
+    Where its rows hold texts, the module of the reader's class also has ``read_texts(path, options)``, their prompts by row of the trace.
+    """
 
     info: FormatInfo
     options: type[Options]
