@@ -194,6 +194,14 @@ def test_an_engine_that_virtual_time_cannot_be_is_refused_with_its_arm(tmp_path:
     assert found[0]["text"].startswith("arms.cached:")
 
 
+def test_a_closed_loop_is_refused_where_some_users_would_never_send_again(tmp_path: Path) -> None:
+    workload = yaml.safe_load((MANIFESTS / "quickstart.yaml").read_text(encoding="utf-8"))["workload"]
+    arms = {"declining": {"runtime": "reference", "args": {"max-queue": 1}}, "patient": {"runtime": "reference"}}
+    path = changed("quickstart.yaml", tmp_path, arms=arms, workload=workload | {"loop": "closed", "users": 4}, **once("quickstart.yaml"))
+    found = simulate(path, tmp_path / "results", code=2)["error"]
+    assert [(problem["code"], problem["text"].partition(":")[0]) for problem in found] == [("not_simulated", "arms.declining")]
+
+
 # what the teaching manifests teach
 
 
