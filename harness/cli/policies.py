@@ -86,7 +86,7 @@ def card_lines(card: Card) -> Iterator[str]:
     yield f"{card.policy_id} (version {card.policy_version}), shaped like: {card.shaped_like}"
     yield f"exact reproduction: {'yes' if card.exact_reproduction else 'no'}"
     yield f"evidence basis: {card.evidence_basis}"
-    yield f"tie-break: {' < '.join(card.tie_break)}"
+    yield f"tie-break, ascending: {', then '.join(card.tie_break)}"
     yield "contract K_m = (G, I, S, D, U, O, M, A, F):"
     for part, value in asdict(card.contract).items():
         text = value if isinstance(value, str) else "; ".join(value) or "none"
