@@ -141,6 +141,10 @@ class Arrivals:
                 think = 0 if self._offered.think_ns is None else max(0, int(self._offered.think_ns[follower]))
                 heapq.heappush(self._heap, (at_ns + think, follower))
 
+    def thinking(self) -> list[int]:
+        """Requests that will come due although they have not yet: all they waited for was served."""
+        return [request for _, request in self._heap]
+
     @property
     def has_followers(self) -> bool:
         """Whether any request waits for others."""

@@ -26,7 +26,7 @@ def request_table(offered: Offered, run: Simulated) -> pa.Table:
     finish = [FINISH_REASONS.get(code) if done else None for code, done in zip(run.terminal.tolist(), complete.tolist(), strict=True)]
     columns = {
         "request_id": pa.array(np.arange(count)),
-        "arrival_ns": _nullable(run.arrival_ns, run.kind != NEVER_DUE),
+        "arrival_ns": _nullable(run.arrival_ns, run.arrival_ns >= 0),
         "send_ns": _nullable(run.arrival_ns, came),
         "headers_ns": _nullable(run.arrival_ns, came),
         "end_ns": _nullable(run.end_ns, came),

@@ -265,6 +265,7 @@ class _Run:
         waits = np.zeros(len(never), bool)
         waits[list(self.offered.waits_for)] = True
         self.kind[never & ~waits], self.kind[never & waits] = NEVER_SENT, NEVER_DUE
+        self.kind[self.arrivals.thinking()] = NEVER_SENT
         self.arrival_ns = np.where(never & ~waits, self.offered.arrival_ns, self.arrival_ns)
         self.end_ns[(self.kind == OPEN)] = self.until_ns
         requests = self.request_of.take(np.concatenate(self.tokens)) if self.tokens else np.zeros(0, np.int64)

@@ -53,6 +53,21 @@ def test_an_idle_engine_starts_at_the_arrival() -> None:
     assert (stamps(run, 0), stamps(run, 1)) == ([17], [510])
 
 
+def test_what_comes_while_the_end_cuts_an_iteration_was_sent_and_is_open() -> None:
+    late = {"give_up_ns": np.array([-1, -1, 2 * MS, -1])}
+    run = simulate(core(), offered((0, 4, 40), (32, 4, 1), (31, 4, 1), (35, 4, 1), **late), until_ns=35 * MS)  # 30 to 40 is never done
+    assert run.kinds() == ["drain_end", "drain_end", "cancelled", "never_sent"]
+    assert run.arrival_ns.tolist() == [0, 32 * MS, 31 * MS, 35 * MS]
+    assert run.end_ns.tolist() == [35 * MS, 35 * MS, 33 * MS, -1]
+
+
+def test_a_turn_still_thought_about_was_never_sent_and_one_after_a_cut_answer_never_came_due() -> None:
+    after = {"waits_for": {1: [0], 3: [2]}, "think_ns": np.array([0, 50, 0, 0]) * MS}
+    run = simulate(core(), offered((0, 4, 1), (0, 4, 1), (0, 4, 40), (0, 4, 1), **after), until_ns=35 * MS)
+    assert run.kinds() == ["complete", "never_sent", "drain_end", "never_due"]
+    assert run.arrival_ns.tolist() == [0, -1, 0, -1]
+
+
 def test_what_the_drain_cuts_is_open_and_what_comes_later_was_never_sent() -> None:
     run = simulate(core(), offered((0, 4, 40), (5, 4, 1), (100, 4, 1)), until_ns=35 * MS)
     assert run.kinds() == ["drain_end", "complete", "never_sent"]
