@@ -9,6 +9,7 @@ from harness.manifest.document import Path
 from harness.manifest.explain import dotted
 from harness.manifest.load import LoadedManifest
 from harness.manifest.schema import Manifest
+from harness.manifest.units import format_size
 
 RUNTIMES = frozenset({"vllm", "reference", "endpoint"})
 
@@ -27,7 +28,10 @@ def _parts(manifest: Manifest) -> Iterator[tuple[Path, str, str]]:
             yield ("arms", name, "runtime"), arm.runtime, f"use one of: {', '.join(sorted(RUNTIMES))}"
     if manifest.load.capacity is not None:
         yield ("load", "capacity"), "{...}", "measure fixed points with time-compression or rate"
-    if manifest.client.fleet is not None and manifest.client.fleet.mode == "ray":
+    fleet = manifest.client.fleet
+    if fleet is not None and fleet.mode == "ray":
         yield ("client", "fleet"), "ray", "use mode: processes"
+    elif fleet is not None and fleet.memory is not None:
+        yield ("client", "fleet", "memory"), format_size(fleet.memory), "delete it: processes of one host take what they need"
     if manifest.workload.cache != "cold":
         yield ("workload", "cache"), manifest.workload.cache, "use cache: cold"

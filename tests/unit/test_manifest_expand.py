@@ -218,6 +218,7 @@ LATER = [
     ),
     ("workload:", "workload:\n  cache: warm", "workload.cache"),
     ("question", "client: {fleet: {mode: ray, workers: 4, memory: 2GiB}}\nquestion", "client.fleet"),
+    ("question", "client: {fleet: {workers: 4, memory: 2GiB}}\nquestion", "client.fleet.memory"),
 ]
 
 
