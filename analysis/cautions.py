@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from analysis.describe import TraceColumns
 from harness import burstiness
-
-NS_PER_S = 1_000_000_000
+from harness.clock import NS_PER_S
 
 HEAD_BINS = 20
 """Parts that a trace's span is cut into to look at its head: a twentieth of an hour is three minutes, longer than a burst, shorter than a

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from analysis.tails import linear, nearest_rank
 from harness import burstiness
+from harness.clock import NS_PER_S
 
 Int64 = npt.NDArray[np.int64]
-NS_PER_S = 1e9
 
 QUANTILES = {"p50": Fraction(1, 2), "p90": Fraction(9, 10), "p99": Fraction(99, 100)}
 

@@ -15,8 +15,8 @@ from analysis.describe import TraceColumns, leading_hits
 from analysis.report.svg import PALETTE, Plot, draw
 from analysis.report.words import clean, number, shorten
 from harness import burstiness
+from harness.clock import NS_PER_S
 
-NS_PER_S = 1_000_000_000
 BINS = 180
 """Columns of the load figure: at the page's width about four pixels each."""
 POINTS = 400
