@@ -52,6 +52,7 @@ def client_slip(context: RunContext) -> Finding:
     sent = clocks.in_cohort & (clocks.send_ns >= 0)
     slip = (clocks.send_ns - clocks.arrival_ns)[sent]
     if in_virtual_time(context.record):
+        need(len(slip) > 0, "no request of the cohort was sent")
         worst = int(abs(slip).max())
         return judge(worst == 0, f"{WORDS} slip of all {len(slip)} requests at most {worst} ns", slip_max=number(worst, 0, "ns"))
     limit = tightest(context.record.spec, "ttft_ns", "e2e_ns")

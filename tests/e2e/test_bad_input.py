@@ -88,7 +88,7 @@ def refused(result: Result, exit_code: int, *words: str) -> None:
         pytest.param(GOOD, (("[0s, 20s]", "[100s, 120s]"),), ("[workload.window]", "covers [0 s, 20 s)"), id="window outside"),
         pytest.param((HEADER + rows("-5")).encode(), (), ("t.csv:2", "ContextTokens='-5'", "[trace.negative_count]"), id="negative"),
         pytest.param((HEADER + rows("5", "99999999999")).encode(), (), ("GeneratedTokens='99999999999'", "[trace.huge_count]"), id="huge"),
-        pytest.param((HEADER + rows("5", "0")).encode(), (), ("[workload.no_output]", "output_minimum: 1"), id="no output"),
+        pytest.param((HEADER + rows("5", "0")).encode(), (), ("[workload.no_output]", "drop_failed"), id="no output"),
         pytest.param(GOOD, (("SHA", "ab" * 32),), ("ab" * 32, hashlib.sha256(GOOD).hexdigest(), "[trace.digest_mismatch]"), id="digest"),
         pytest.param(GOOD, ((FEW, FEW.replace("max-num-seqs", "max-num-seq")),), ("[flag_unknown]", "max-num-seqs"), id="flag"),
         pytest.param(GOOD, ((FEW, FEW.replace("5ms}", "5ms}, env: {LD_PRELOAD: /x.so, PATH: /x}")),), ("LD_PRELOAD", "env.PATH"), id="env"),

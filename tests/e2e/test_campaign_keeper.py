@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -56,6 +57,9 @@ def test_a_server_that_died_is_started_again(tmp_path: Path, runs: tuple[Planned
     with keeper(tmp_path) as ours:
         first = ours.use(runs[0])
         psutil.Process(pid_of(first)).kill()
+        deadline = time.monotonic() + 20
+        while first.exit_state().survived and time.monotonic() < deadline:  # its keeper has yet to notice
+            time.sleep(0.01)
         second = ours.use(runs[1])
         assert second is not first
         assert second.exit_state().survived is True
