@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracefiles import check_sound, codes, fault, jsonl, read
 from workloads.schedule import Trace, Turns
-from workloads.traces import get_reader
+from workloads.traces import get_reader, guess_format
 
 FORMAT = "qwen-bailian"
 ROW = {
@@ -140,3 +142,9 @@ def test_any_forest_in_time_order_is_read(nodes: list[tuple[int, int, int]]) -> 
         parent = int(str(line["parent_chat_id"]))
         assert turns.after.row(i).tolist() == ([parent] if parent >= 0 else [])
         assert parent < 0 or turns.session[i] == turns.session[parent]
+
+
+def test_a_first_row_of_more_than_a_hundred_thousand_tokens_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(jsonl([{**ROW, "input_length": 128_000, "hash_ids": list(range(10**8, 10**8 + 8000))}]))
+    assert guess_format(path) == FORMAT

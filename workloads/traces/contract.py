@@ -62,7 +62,7 @@ class Reader(Protocol):
     options: type[Options]
 
     def sniff(self, name: str, head: bytes) -> bool:
-        """Whether a file of this name that starts with ``head`` (64 KiB, decompressed when it is gzip) looks like this format."""
+        """Whether a file of this name that starts with ``head`` (1 MiB, decompressed when it is gzip) looks like this format."""
         ...
 
     def read(self, path: Path, options: Any, seed: int) -> Trace:

@@ -17,8 +17,9 @@ from workloads.traces.find import opened
 GROUP = "trigpoint.traces"
 """Entry point group: name = format, value = an object that is a ``Reader``."""
 
-HEAD_BYTES = 64 * 1024
-"""What ``sniff`` sees of a file: more than any published header and first row, little enough to look at every file of a folder."""
+HEAD_BYTES = 1 << 20
+"""What ``sniff`` sees of a file, 1 MiB: more than a first row with an id for every 16 of a million tokens, little enough to look at every
+file of a folder."""
 
 _MODULES = (
     "lengths",
