@@ -78,8 +78,7 @@ def _with_history(plan: WorkloadPlan, rows: Trace, ledger: Ledger) -> Trace:
         ledger.add("max_turns", {"max_turns": chosen.max_turns}, rows, {})
     if rows.turns is None:
         raise AssertionError("selecting rows loses no column")
-    answers = np.minimum(rows.output_tokens, plan.output.max_tokens) if plan.output.max_tokens else rows.output_tokens
-    rows, said = sessions.with_history(rows, rows.turns, chosen, answers)
+    rows, said = sessions.with_history(rows, rows.turns, chosen, sessions.planned_answers(plan, rows.output_tokens, rows.turns))
     ledger.add("history", {"history": chosen.history}, rows, said)
     return rows
 

@@ -16,6 +16,7 @@ from workloads.check import check_lengths, check_plan
 from workloads.plan import WorkloadPlan
 from workloads.prompts import dataset_lengths, dataset_texts, make_prompts
 from workloads.schedule import Int64, Schedule, Trace, frozen
+from workloads.sessions import planned_answers
 from workloads.tenants import Senders, assign
 from workloads.tokens import TokenSource
 from workloads.traces import load_trace
@@ -50,7 +51,8 @@ def build_schedule(
     Raises UsageError with all problems of the first stage that has any: the plan, the trace, its chain, sessions and tenants, the rows
     (nothing to send, lengths that do not fit the model or the output control), the prompts.
     """
-    found = _resolve(plan, load_trace(plan.trace, search_path, plan.seed) if plan.trace else None, chat_overhead)
+    trace = load_trace(plan.trace, search_path, plan.seed) if plan.trace else None
+    found = _resolve(plan, trace, chat_overhead)
     overhead = chat_overhead if plan.api == "chat" else 0
     added = tokens.added_tokens if plan.api == "completions" and plan.prompts.source != "random-ids" and server_adds_bos else 0
     rows, texts = found.rows.trace, None
@@ -68,7 +70,7 @@ def build_schedule(
         blocks=rows.blocks,
         turns=rows.turns,
         source_row=rows.source_row,
-        realized=rows.output_tokens,
+        answers=planned_answers(plan, rows.output_tokens, trace.turns if trace else None),
         texts=texts,
     )
     return Schedule(

@@ -32,6 +32,14 @@ def limit_turns(rows: Trace, turns: Turns, most: int) -> Trace:
     return select(rows, keep)
 
 
+def planned_answers(plan: WorkloadPlan, output_tokens: Int64, turns: Turns | None) -> Int64:
+    """Tokens (n,) of each answer as a later turn's prompt holds it: as traced where the trace's prompts do (``turns`` as they were read),
+    else no more than the server is told to produce."""
+    if plan.output.max_tokens is None or turns is None or turns.history == "included":
+        return output_tokens
+    return np.minimum(output_tokens, plan.output.max_tokens)
+
+
 def with_history(rows: Trace, turns: Turns, plan: SessionPlan, answers: Int64) -> tuple[Trace, Said]:
     """Make ``input_tokens`` what the server will count when history is carried as ``plan`` says.
 

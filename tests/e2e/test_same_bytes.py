@@ -36,7 +36,7 @@ def main():
     kinds = (
         {},
         {"sharing": "as_trace", "blocks": blocks([[1 + i % 3, 2**63 + i % 5, i] for i in range(60)], 16)},
-        {"sharing": "as_trace", "turns": turns([i - 10 for i in range(60)]), "realized": np.full(60, 1)},
+        {"sharing": "as_trace", "turns": turns([i - 10 for i in range(60)]), "answers": np.full(60, 1)},
     )
     none = column(*[-1] * 60)
     rest = {"source_row": none, "priority": None, "cancel_after_ns": None, "turns": None, "client": None}

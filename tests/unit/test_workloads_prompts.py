@@ -92,7 +92,7 @@ def plan(**changes: Any) -> WorkloadPlan:
 
 
 def make(lengths: Sequence[int], tokens: TokenSource = BYTES, **changes: Any) -> NotedPrompts:
-    given_: dict[str, Any] = {k: changes.pop(k) for k in ("blocks", "turns", "realized", "texts", "source_row") if k in changes}
+    given_: dict[str, Any] = {k: changes.pop(k) for k in ("blocks", "turns", "answers", "texts", "source_row") if k in changes}
     bos = changes.pop("bos", False)
     return make_prompts(plan(**changes), tokens, np.array(lengths, dtype=np.int64), bos=bos, **given_)
 
@@ -218,7 +218,7 @@ def test_text_is_numbered_too(sources: dict[str, TokenSource]) -> None:
 
 
 def test_none_means_none_within_a_session_and_whatever_the_blocks_say() -> None:
-    same = {"blocks": blocks([[1, 2], [1, 2]], 16), "turns": turns([-1, 0]), "realized": np.array([3, 3])}
+    same = {"blocks": blocks([[1, 2], [1, 2]], 16), "turns": turns([-1, 0]), "answers": np.array([3, 3])}
     first, second = rows_of(make([32, 32], sharing="none", **same), 2)
     assert common(first, second) < 1
 
@@ -292,8 +292,8 @@ def test_prompts_that_do_not_fit_their_blocks_are_counted() -> None:
 # --- history -------------------------------------------------------------------------------------------------------------------------
 
 
-def history(lengths: Sequence[int], realized: Sequence[int], extends: Sequence[int], **changes: Any) -> NotedPrompts:
-    return make(lengths, sharing="as_trace", turns=turns(extends), realized=np.array(realized), **changes)
+def history(lengths: Sequence[int], answers: Sequence[int], extends: Sequence[int], **changes: Any) -> NotedPrompts:
+    return make(lengths, sharing="as_trace", turns=turns(extends), answers=np.array(answers), **changes)
 
 
 def test_a_turn_begins_with_the_earlier_prompt_and_its_answer() -> None:
@@ -320,9 +320,9 @@ def test_a_turn_too_short_for_the_answer_cuts_it_and_for_the_prompt_begins_anew(
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 10), st.integers(-1, 8)), min_size=1, max_size=8), SEEDS)
 def test_histories_have_exact_lengths_and_end(rows: list[tuple[int, int, int]], seed: int) -> None:
     """Also for references that point forward, to themselves, or in a circle."""
-    lengths, realized, extends = (list(column) for column in zip(*rows, strict=True))
+    lengths, answers, extends = (list(column) for column in zip(*rows, strict=True))
     extends = [e if e < len(rows) else -1 for e in extends]
-    made = rows_of(history(lengths, realized, extends, seed=seed), len(rows))
+    made = rows_of(history(lengths, answers, extends, seed=seed), len(rows))
     assert [len(row) for row in made] == lengths
     for i, parent in enumerate(extends):
         if parent >= 0 and lengths[parent] < lengths[i]:
@@ -338,16 +338,16 @@ def test_a_long_chain_costs_no_more_than_its_tokens() -> None:
 
 
 def test_blocks_win_over_history_and_a_plan_can_decline_it() -> None:
-    both = {"blocks": blocks([[1], [2]], 16), "turns": turns([-1, 0]), "realized": np.array([2, 2]), "sharing": "as_trace"}
+    both = {"blocks": blocks([[1], [2]], 16), "turns": turns([-1, 0]), "answers": np.array([2, 2]), "sharing": "as_trace"}
     first, second = rows_of(make([16, 16], **both), 2)
     assert common(first, second) < 4
-    declined = {"turns": turns([-1, 0]), "realized": np.array([2, 2]), "sharing": "as_trace", "sessions": {"history": "none"}}
+    declined = {"turns": turns([-1, 0]), "answers": np.array([2, 2]), "sharing": "as_trace", "sessions": {"history": "none"}}
     first, second = rows_of(make([16, 40], **declined), 2)
     assert common(first, second) < 1
     carried = declined | {"sessions": {"history": "carry"}}
     first, second = rows_of(make([16, 40], **carried), 2)
     assert second[:16] == first
-    with pytest.raises(ValueError, match="realized"):
+    with pytest.raises(ValueError, match="planned lengths"):
         make([16], turns=turns([-1]), sharing="as_trace")
 
 

@@ -58,7 +58,7 @@ def test_the_tree_is_exact_for_blocks_and_histories() -> None:
     found = reusable(made)
     assert found == brute(made)
     assert [value // 10 for value in found] == [0, 20, 0, 25, 8]
-    carried: dict[str, Any] = {"turns": turns([-1, 0, 1]), "realized": np.array([50, 50, 50])}
+    carried: dict[str, Any] = {"turns": turns([-1, 0, 1]), "answers": np.array([50, 50, 50])}
     made = rows_of(make([200, 400, 700], sharing="as_trace", **carried), 3)
     # The planned answer is part of the next prompt and of the one after it, so the third shares all of the second.
     assert reusable(made)[1:] == brute(made)[1:] == [200, 400]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
+from tests.complaints import CHATS, build, write
 from tests.unit.test_workloads_transforms import attempt, column, make_trace, rich_traces, with_turns
 from workloads import WorkloadPlan, check_rows
 from workloads.assemble import assemble
 from workloads.check import check_lengths
+from workloads.prompts.ids import IdPrompts
 from workloads.schedule import Ragged, Trace, Turns
 from workloads.sessions import accumulate, limit_turns
 
@@ -326,6 +329,19 @@ def test_any_loop_gives_rows_in_order_that_wait_for_earlier_ones(trace: Trace, l
     has = rows.turns.extends >= 0
     assert not (has & (rows.input_tokens < rows.input_tokens[rows.turns.extends])).any()
     assert carry or not has.any()
+
+
+@pytest.mark.parametrize(
+    ("history", "tokens", "parts"),
+    [("excluded", 50, [0, 5, 100, 50]), ("included", 355, [0, 5, 300, 50])],  # what the trace's own prompts hold was not capped
+)
+def test_a_capped_answer_in_an_added_history_leaves_the_new_part_whole(history: str, tokens: int, parts: list[int], tmp_path: Path) -> None:
+    path = write(tmp_path, "t.csv", f"at,in,out,chat,think\n0,5,300,a,\n1,{tokens},300,a,1\n")
+    control = {"control": "capped", "max_tokens": 100}
+    prompts = build(path, "csv", CHATS | {"history": history}, output=control, horizon_s=2).prompts
+    assert isinstance(prompts, IdPrompts)
+    assert prompts.layout.segments(1)[1].tolist() == parts
+    assert not prompts.notes
 
 
 def test_turns_are_limited_among_those_that_a_window_left() -> None:

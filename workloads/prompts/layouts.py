@@ -83,22 +83,22 @@ def _block_notes(lengths: Int64, blocks: Blocks) -> tuple[str, ...]:
 
 
 class HistoryLayout:
-    """A turn begins with the prompt of the row it extends and that row's planned answer; the rest is its own.
+    """A turn begins with the prompt of the row it extends and that row's answer, ``answers`` (n,) tokens long; the rest is its own.
 
-    The planned answer is a stream of exactly the realized length that stands in for what the server will generate, which nobody knows
+    The answer is a stream of exactly the planned length that stands in for what the server will generate, which nobody knows
     beforehand: the earlier *prompt* can be reused from the server's cache, the answer cannot, and ``workloads.reuse`` counts it so. A turn
     too short for the answer holds the beginning of it (services drop reasoning from a history); one too short even for the prompt begins
     anew, since a history cut or rewritten in front shares no beginning.
     """
 
-    __slots__ = ("_answer", "_lengths", "_own", "_parent", "_realized", "notes")
+    __slots__ = ("_answer", "_answers", "_lengths", "_own", "_parent", "notes")
 
-    def __init__(self, lengths: Int64, realized: Int64, extends: Int64, seed: int) -> None:
-        self._lengths, self._realized = lengths, realized
+    def __init__(self, lengths: Int64, answers: Int64, extends: Int64, seed: int) -> None:
+        self._lengths, self._answers = lengths, answers
         self._own, self._answer = Keys(seed, "own"), Keys(seed, "answer")
         fits = _extends_truly(lengths, extends)
         self._parent = np.where(fits, extends, -1)
-        cut = fits & (lengths - lengths[extends] < realized[extends])
+        cut = fits & (lengths - lengths[extends] < answers[extends])
         self.notes = tuple(
             note
             for count, note in (
@@ -118,7 +118,7 @@ class HistoryLayout:
         lengths = self._lengths[rows]
         grown = np.diff(lengths, prepend=0)
         answers = np.zeros(len(rows), dtype=np.int64)  # in front of each turn's own part; none before the first
-        answers[1:] = np.minimum(self._realized[rows[:-1]], grown[1:])
+        answers[1:] = np.minimum(self._answers[rows[:-1]], grown[1:])
         keys = np.empty(2 * len(rows), dtype=np.uint64)
         counts = np.empty(2 * len(rows), dtype=np.int64)
         keys[0], keys[2::2] = 0, self._answer(rows[:-1].astype(np.uint64))

@@ -36,15 +36,15 @@ def make_prompts(
     blocks: Blocks | None = None,
     turns: Turns | None = None,
     source_row: Int64 | None = None,
-    realized: Int64 | None = None,
+    answers: Int64 | None = None,
     texts: Sequence[str] | None = None,
 ) -> NotedPrompts:
     """Return the prompts of all requests: exactly ``content`` (n,) tokens each, made when asked for.
 
     ``content`` counts the special tokens that a completions server adds to a text (``bos``), not a chat template; earlier turns are in it.
     ``blocks`` and ``turns``, by request, say what is shared when ``plan.prompts.sharing`` is as_trace; blocks win, being what the trace
-    says was shared. ``realized`` (n,): output lengths, needed with turns for the answers within a history. ``texts`` and ``source_row``
-    are needed by prompts of a data set, with ``content`` from ``dataset_lengths``. What a user must know of them is in ``notes``.
+    says was shared. ``answers`` (n,): planned tokens of the answers within a history, needed with turns. ``texts`` and ``source_row`` are
+    needed by prompts of a data set, with ``content`` from ``dataset_lengths``. What a user must know of them is in ``notes``.
 
     Raises UsageError with up to 20 problems when a text of that length does not exist, or does not encode part by part.
     """
@@ -53,7 +53,7 @@ def make_prompts(
     added = tokens.added_tokens if bos else 0
     if plan.prompts.source == "text":
         _check_room(content, 1 + added)
-    layout = _layout(plan, content - added, blocks, turns, realized)
+    layout = _layout(plan, content - added, blocks, turns, answers)
     if plan.prompts.source == "random-ids":
         return unshared_ids(tokens.safe_ids, content, plan.seed) if layout is None else shared_ids(tokens.safe_ids, layout)
     if layout is not None:
@@ -70,7 +70,7 @@ def _dataset(
     return DatasetPrompts(tokens, texts, dataset_rows(plan, source_row, len(texts)), content, bos)
 
 
-def _layout(plan: WorkloadPlan, lengths: Int64, blocks: Blocks | None, turns: Turns | None, realized: Int64 | None) -> Layout | None:
+def _layout(plan: WorkloadPlan, lengths: Int64, blocks: Blocks | None, turns: Turns | None, answers: Int64 | None) -> Layout | None:
     """What prompts share; None when nothing."""
     if plan.prompts.sharing == "none":
         return None
@@ -78,9 +78,9 @@ def _layout(plan: WorkloadPlan, lengths: Int64, blocks: Blocks | None, turns: Tu
         return BlockLayout(lengths, blocks, plan.seed, plan.trace.sha256 if plan.trace else "")
     if turns is None or (plan.sessions is not None and plan.sessions.history == "none"):
         return None
-    if realized is None:
-        raise ValueError("a history needs the realized lengths of the answers in it")
-    return HistoryLayout(lengths, realized, turns.extends, plan.seed)
+    if answers is None:
+        raise ValueError("a history needs the planned lengths of the answers in it")
+    return HistoryLayout(lengths, answers, turns.extends, plan.seed)
 
 
 def _check_room(content: Int64, least: int) -> None:
