@@ -60,6 +60,6 @@ def _differs(schedule: Schedule, run: PlannedRun, request_id: int, count: int) -
     return Problem(
         "tokens_differ",
         f"request {request_id}: {planned} prompt tokens are planned, the server counts {count}: lengths would not be those of the workload",
-        "name the tokenizer of the served model; behind a template of its own, use prompts of random-ids",
+        "name the tokenizer of the served model, and start the server with the template and BOS rule that it states",
         where=run.cell,
     )
