@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
+from workloads.profiles import profile
 from workloads.schedule import Trace
 from workloads.traces import formats, get_reader, read_trace, table_files
 from workloads.traces.columns import Cells, counts, times
@@ -493,3 +494,17 @@ def test_only_the_last_line_of_json_lines_is_called_cut_off(tmp_path: Path) -> N
         with pytest.raises(UsageError) as caught:
             jsonl(tmp_path, lines)
         assert [(problem.code, problem.where) for problem in caught.value.problems] == [(code, "t.jsonl:2")]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "repeated"),
+    [
+        ('at,in,out,text\n1,2,3,"x\ny"\n2,2,3,"x\ny"\n', ["at", "in", "out", "text"], 0),
+        ('at,in,out,text\n1,2,3,"x\ny"\n1,2,3,"x\ny"\n', ["at", "in", "out", "text"], 1),
+        ("at;in;out\n1;2;3\n1;2;3\n", ["at", "in", "out"], 1),
+    ],
+)
+def test_the_profile_of_a_csv_knows_its_cells(text: str, columns: list[str], repeated: int, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    shown = profile(tmp_path / "t.csv", "csv")
+    assert (shown["columns"], shown["exact_duplicate_rows"]) == (columns, repeated)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from fractions import Fraction
+from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -32,16 +33,25 @@ def lines(raw: bytes) -> list[bytes]:
     return [line.removesuffix(b"\r") for line in raw.removesuffix(b"\n").split(b"\n")]
 
 
-def duplicates(rows: Iterable[bytes]) -> int:
-    """How many rows repeat an earlier one byte for byte."""
+def duplicates(rows: Iterable[Hashable]) -> int:
+    """How many rows repeat an earlier one exactly."""
     return sum(count - 1 for count in Counter(rows).values())
 
 
 def csv_profile(raw: bytes) -> dict[str, Any]:
-    """Layout, column names and repeated rows of a CSV file with a header."""
+    """Layout, column names and repeated rows of a CSV file with a header, whose delimiter is what stands most often in the header."""
     rows = lines(raw)
-    header = next(csv.reader(io.StringIO(rows[0].decode("utf-8-sig", "replace"))), [])
-    return layout(raw) | {"columns": header, "exact_duplicate_rows": duplicates(row for row in rows[1:] if row)}
+    head = rows[0].decode("utf-8-sig", "replace")
+    delimiter = max(",;\t|", key=head.count)
+    header = next(csv.reader(io.StringIO(head), delimiter=delimiter), [])
+    repeated = duplicates(_quoted_rows(raw, delimiter)) if b'"' in raw else duplicates(row for row in rows[1:] if row)
+    return layout(raw) | {"columns": header, "exact_duplicate_rows": repeated}
+
+
+def _quoted_rows(raw: bytes, delimiter: str) -> Iterator[tuple[str, ...]]:
+    """Cells of each row after the header; a quoted cell may span lines."""
+    text = io.StringIO(raw.decode("utf-8-sig", "replace"), newline="")
+    return (tuple(cells) for cells in islice(csv.reader(text, delimiter=delimiter), 1, None) if cells)
 
 
 def objects(raw: bytes) -> list[dict[str, Any]]:
