@@ -13,6 +13,8 @@ from workloads import formats
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 """A token count; ten million is above every context window on offer."""
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")]
+ClientName = Annotated[str, Field(min_length=1, max_length=200)]
+"""A client as its trace calls it: any text, since it becomes no folder."""
 Weight = Annotated[float, Field(gt=0, le=1e6)]
 
 
@@ -247,5 +249,5 @@ class Workload(Section):
     loop: Literal["open", "partly_open", "closed"] = Field("open", description="open: arrivals never wait; closed: users wait for answers")
     users: int | None = Field(None, ge=1, le=1_000_000, description="Only for closed: how many users")
     sessions: Sessions | None = Field(None, description="Conversations of several turns")
-    tenants: dict[Slug, Tenant] = Field({}, max_length=10_000, description="Clients by name")
+    tenants: dict[ClientName, Tenant] = Field({}, max_length=10_000, description="Clients by name")
     cancellations: Cancellations | None = Field(None, description="Requests that the plan cancels")

@@ -480,3 +480,8 @@ def test_any_value_anywhere_raises_only_usage_errors(path: tuple[Any, ...], valu
 
 def test_loader_and_analysis_agree_on_what_is_never_waived() -> None:
     assert NEVER_WAIVABLE == UNWAIVABLE
+
+
+def test_a_tenant_bears_the_name_that_its_trace_gives_it() -> None:
+    loaded = parse(changed(("workload:\n", 'workload:\n  tenants: {"Team A / <prod>": {priority: 1}}\n')))
+    assert list(loaded.manifest.workload.tenants) == ["Team A / <prod>"]

@@ -71,7 +71,9 @@ def test_shipped_manifests_validate_and_expand(path: Path) -> None:
     assert not_yet(loaded) == []
     campaign = expand(loaded)
     assert campaign.name == path.stem
-    assert len(campaign.runs) == len(loaded.manifest.arms) * loaded.manifest.replicates.count
+    load = loaded.manifest.load
+    points = len(load.time_compression or load.rate or ())
+    assert len(campaign.runs) == len(loaded.manifest.arms) * points * loaded.manifest.replicates.count
 
 
 def test_the_two_promised_manifests_are_there() -> None:
