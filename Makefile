@@ -34,6 +34,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.workloads
+	$(BIN)/python -m benchmarks.prompts
+	$(BIN)/python -m benchmarks.simulate
 
 schema: $(STAMP)
 	$(BIN)/trigpoint schema > manifests/schema.json
