@@ -142,7 +142,8 @@ class Trace:
     ``input_tokens``/``output_tokens`` (n,) >= 0; ``source_row`` (n,) zero-based data row in the file. Optional columns are None where the
     format has none: ``client`` tenant, ``kind`` request class, ``failed`` (n,) true where the traced service did not answer,
     ``blocks``, ``turns``. ``grid_ns``: the resolution its stamps were rounded to. ``skipped``: rows left out, by reason. ``notes``: what a
-    user must know of this file, one sentence each.
+    user must know of this file, one sentence each. ``unpinned``: reader options that would pin what was read from beside the file,
+    with the values that pin what lies there now; a manifest has to give them.
     """
 
     format: str
@@ -163,6 +164,7 @@ class Trace:
     turns: Turns | None = None
     skipped: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    unpinned: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.arrival_ns)

@@ -157,6 +157,7 @@ def look(trace: Trace, file: Path) -> dict[str, Any]:
         "clock": trace.clock,
         "grid_ns": trace.grid_ns,
         "skipped": trace.skipped,
+        **({"options_that_pin": trace.unpinned} if trace.unpinned else {}),
         "notes": list(trace.notes),
     }
     found = _merge(profile(file, trace.format), describe(trace))

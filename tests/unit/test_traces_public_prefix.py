@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from harness.errors import UsageError
 from tests.tracefiles import check_sound
 from workloads.schedule import Blocks, Trace, Turns
 from workloads.traces import guess_format, read_trace
@@ -286,3 +287,12 @@ def test_example_spans_give_the_graph_they_were_made_to_show(name: str) -> None:
     assert trace.licence == "Apache-2.0"
     estimated = any("tokens are estimated" in note for note in trace.notes)
     assert estimated == (name != "prefix_sharing_example")
+
+
+def test_the_component_files_of_ragpulse_can_be_pinned() -> None:
+    path = ROOT / "ragpulse" / "0_trace.jsonl.gz"
+    pin = read_trace("ragpulse", path).unpinned
+    assert pin.keys() == {"components-sha256"}
+    assert not read_trace("ragpulse", path, pin).unpinned
+    with pytest.raises(UsageError, match=r"trace\.digest_mismatch"):
+        read_trace("ragpulse", path, {"components-sha256": "none"})

@@ -151,11 +151,25 @@ def test_drawn_lengths_follow_their_distribution_and_their_own_seed() -> None:
 def test_a_format_that_draws_its_rows_draws_them_with_the_plans_seed(tmp_path: Path) -> None:
     path = tar(tmp_path / "x_traces.tar.gz", {"data/m/chunk-0-trace.csv": f"{gamma_row(0, 9, 0.5)}\n{gamma_row(600, 9, 0.5)}\n"})
     trace = {"format": "servegen", "name": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    plan = make_plan(trace=trace | {"options": {"fixed_lengths": [5, 2]}}, chain=[])
+    plan = make_plan(trace=trace | {"options": {"fixed_lengths": [5, 2], "datasets_sha256": "none"}}, chain=[])
     one, two = (build(plan.model_copy(update={"seed": seed}), search_path=[tmp_path]) for seed in (1, 2))
     assert one.arrival_ns.tolist() != two.arrival_ns.tolist()
     drawn = read_trace("servegen", path, {"fixed_lengths": [5, 2]}, seed=1).arrival_ns
     assert one.arrival_ns.tolist() == drawn[drawn < 12 * 10**9].tolist()
+
+
+def test_what_lies_beside_a_trace_is_pinned_or_refused(tmp_path: Path) -> None:
+    """Two people who run one manifest send the same bytes: a file that the trace is read together with must be part of it."""
+    path = tar(tmp_path / "x_traces.tar.gz", {"data/m/chunk-0-trace.csv": f"{gamma_row(0, 9, 0.5)}\n"})
+    trace = {"format": "servegen", "name": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    unpinned = make_plan(trace=trace | {"options": {"fixed_lengths": [5, 2]}}, chain=[], horizon_s=2)
+    found = problems(unpinned, search_path=[tmp_path])
+    assert set(found) == {"trace.unpinned"}
+    assert "datasets-sha256: none" in found["trace.unpinned"]
+    pinned = make_plan(trace=trace | {"options": {"fixed_lengths": [5, 2], "datasets_sha256": "none"}}, chain=[], horizon_s=2)
+    assert len(build(pinned, search_path=[tmp_path])) > 0
+    with pytest.raises(UsageError, match=r"trace\.digest_mismatch"):
+        read_trace("servegen", path, {"fixed_lengths": [5, 2], "datasets_sha256": "0" * 64})
 
 
 @pytest.mark.parametrize(

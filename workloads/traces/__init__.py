@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UsageError
+from harness.errors import Problem, UsageError
 from workloads.plan import TraceSource
 from workloads.schedule import Trace
 from workloads.traces.contract import FormatInfo, Options, Reader
@@ -49,7 +49,7 @@ def read_trace(format: str, path: Path, options: dict[str, Any] | None = None, s
 
 
 def load_trace(source: TraceSource, search_path: Sequence[Path], seed: int = 0) -> Trace:
-    """Find, verify and read a trace. Raises UsageError as ``find_trace`` and ``read_trace`` do.
+    """Find, verify and read a trace. Raises UsageError as ``find_trace`` and ``read_trace`` do, and for anything read that is not pinned.
 
     The last one read is kept, because a campaign asks for the same trace before each run; ``seed`` counts for drawn formats only.
     """
@@ -66,7 +66,16 @@ def _load(source: TraceSource, search_path: tuple[Path, ...], seed: int) -> Trac
         check_digest(source, path, file_digest(path))  # what is wrong inside another file than the one meant is of no interest
         raise
     check_digest(source, path, trace.sha256)
+    if trace.unpinned:
+        raise UsageError(*(_unpinned(source, option, value) for option, value in trace.unpinned.items()))
     return trace
+
+
+def _unpinned(source: TraceSource, option: str, value: str) -> Problem:
+    what = (
+        f"{option}: {source.name} is read together with what lies beside it, and nothing pins that: another machine could send other bytes"
+    )
+    return Problem("trace.unpinned", what, f"write under options: {option}: {value}", f"trace {source.name}")
 
 
 def trace_ref(trace: Trace) -> dict[str, str]:

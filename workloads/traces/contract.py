@@ -25,6 +25,10 @@ class Options(BaseModel):
     )
 
 
+PIN_OR_NONE = r"^(?:[0-9a-f]{64}|none)$"
+"""Option that pins what lies beside the trace file: its sha256, or ``none`` where nothing may lie there."""
+
+
 class NoOptions(Options):
     """A format with nothing to choose."""
 

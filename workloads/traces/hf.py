@@ -77,6 +77,8 @@ class _Rows:
         if options.data_sha256 not in (None, self.digest):
             what = f"data-sha256={options.data_sha256}: the data files have {self.digest}"
             raise UsageError.single("trace.digest_mismatch", what, "fetch the data that is meant, or pin these", path.name)
+        beside = options.path is not None and options.data_sha256 is None
+        self.unpinned = {"data-sha256": self.digest} if beside else {}
         self._roles = roles
         self.problems = ProblemList(self.files[0].name)
 
@@ -251,6 +253,7 @@ def _trace(
         client=Labels.of(clients) if "client" in roles else None,
         skipped=dict(sorted(rows.skipped.items())),
         notes=notes,
+        unpinned=rows.unpinned,
     )
 
 

@@ -12,16 +12,19 @@ and where the 6 to 12 tokens lie by which ``input_length`` exceeds the component
 
 from __future__ import annotations
 
+import hashlib
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
 
+from harness.errors import UsageError
 from workloads.schedule import Blocks, Ragged, Trace, Turns
 from workloads.traces.collect import Columns, TurnColumn, int64, pause_notes, uint64
-from workloads.traces.contract import FormatInfo, Options, PrefixRule
+from workloads.traces.contract import PIN_OR_NONE, FormatInfo, Options, PrefixRule
 from workloads.traces.fields import elapsed, integer, text, tokens
 from workloads.traces.find import file_digest
 from workloads.traces.jsonl import JsonLines, first_object, show
@@ -45,9 +48,12 @@ _Id = tuple[str, int]
 
 
 class RagPulseOptions(Options):
-    """Order of the components in the prompt, and tokens a block of the prefix ids made of them."""
+    """Order of the components in the prompt, tokens a block of the prefix ids made of them, and the digest of the component files."""
 
     order: tuple[Component, ...] = ORDER
+    components_sha256: str | None = Field(
+        None, pattern=PIN_OR_NONE, description="digest of the component files, as `traces inspect` prints it"
+    )
     block_size: int = Field(16, ge=1, le=4096)
 
     @field_validator("order")
@@ -120,7 +126,10 @@ class _RagPulse:
 
     def read(self, path: Path, options: RagPulseOptions, seed: int) -> Trace:  # noqa: ARG002 - nothing is drawn
         """Read the trace and the component files beside it; the file's two passes stay in file order, as rows of every reader do."""
-        lengths, notes = _component_lengths(path)
+        lengths, notes, digest = _component_lengths(path)
+        if options.components_sha256 not in (None, digest):
+            what = f"components-sha256={options.components_sha256}: the component files have {digest}"
+            raise UsageError.single("trace.digest_mismatch", what, "fetch the files that are meant, or pin these", path.name)
         problems = ProblemList(path.name)
         rows, columns, sessions, lines = JsonLines(path, problems), Columns(), list[str](), array("q")
         chains = _Chains(lengths, options.block_size) if lengths else None
@@ -139,23 +148,28 @@ class _RagPulse:
         turns = _turns(sessions, columns)
         notes = (*_order_notes(columns), *notes, *_block_notes(glue, options), *pause_notes(turns), *rows.unread(_KEYS))
         blocks = chains.blocks() if chains is not None else None
-        return columns.trace(FORMAT, path.name, grid_ns=NS, blocks=blocks, turns=turns, notes=notes)
+        trace = columns.trace(FORMAT, path.name, grid_ns=NS, blocks=blocks, turns=turns, notes=notes)
+        return trace if options.components_sha256 else replace(trace, unpinned={"components-sha256": digest})
 
 
-def _component_lengths(path: Path) -> tuple[dict[_Id, int], tuple[str, ...]]:
-    """Token length by (component, id), empty with a note when one of the five files is not there. Raises UsageError for a bad file."""
+def _component_lengths(path: Path) -> tuple[dict[_Id, int], tuple[str, ...], str]:
+    """Token length by (component, id), notes, and the digest of the files; no lengths and ``none`` when one of the five is not there.
+
+    Raises UsageError for a bad file.
+    """
     files = {name: beside(path, stem) for name, (stem, _) in COMPONENT_FILES.items()}
     absent = sorted(COMPONENT_FILES[name][0] for name, file in files.items() if file is None)
     if absent:
         lost = "without component lengths the prompts share nothing: no prefix ids"
-        return {}, (f"component files not found beside the trace ({', '.join(absent)}): {lost}",)
+        return {}, (f"component files not found beside the trace ({', '.join(absent)}): {lost}",), "none"
     lengths: dict[_Id, int] = {}
     digests = []
     for name, file in files.items():
         if file is not None:
             _read_lengths(file, name, lengths)
-            digests.append(f"{file.name} {file_digest(file)[:16]}")
-    return lengths, (f"component lengths from {', '.join(digests)} (sha256 begins)",)
+            digests.append(f"{name} {file_digest(file)}")
+    digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    return lengths, (f"component lengths from {len(digests)} files beside the trace (components-sha256 {digest})",), digest
 
 
 def beside(path: Path, stem: str) -> Path | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from pydantic import Field
 
 from harness.errors import Problem, UsageError
 from workloads.schedule import Labels, Trace, frozen
-from workloads.traces.contract import FormatInfo, Options
+from workloads.traces.contract import PIN_OR_NONE, FormatInfo, Options
 from workloads.traces.find import file_digest
 from workloads.traces.servegen_draw import MAX_ROWS, Drawn, Fixed, Source, draw_clients, expected, too_many
 from workloads.traces.servegen_files import DATASET_NAME, TRACE_NAME, WINDOW_S, Client, read_clients, read_lengths
@@ -35,7 +36,7 @@ class ServeGenOptions(Options):
     factor: float | None = Field(None, gt=0, le=1e3, description="multiply every rate by this")
     rate: float | None = Field(None, gt=0, le=1e6, description="mean req/s that the whole file, all clients and windows, is scaled to")
     datasets: str | None = Field(None, description=f"file of histograms beside the trace; none: the one called {DATASETS}")
-    datasets_sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="sha256 of the file of histograms")
+    datasets_sha256: str | None = Field(None, pattern=PIN_OR_NONE, description="sha256 of the file of histograms, or none")
     lengths_of: int | None = Field(None, description="client whose histograms stand in for clients that have none")
     fixed_lengths: tuple[int, int] | None = Field(None, description="input and output tokens of clients without histograms")
 
@@ -55,7 +56,8 @@ def draw(path: Path, options: ServeGenOptions, seed: int) -> Trace:
     sources, notes = _sources(path, family, chosen, options)
     drawn = draw_clients(chosen, sources, start, stop, factor, seed)
     notes += _draw_notes(chosen, drawn, (start, stop), factor, rows)
-    return _trace(path.name, drawn, round(start * 1e9), tuple(notes))
+    trace = _trace(path.name, drawn, round(start * 1e9), tuple(notes))
+    return trace if options.datasets_sha256 else replace(trace, unpinned={"datasets-sha256": pin_of(_datasets(path, options))})
 
 
 def _chosen(clients: Mapping[int, Client], options: ServeGenOptions) -> dict[int, Client]:
@@ -121,6 +123,11 @@ def _stand_in(missing: list[int], known: Mapping[int, Source], options: ServeGen
     raise UsageError.single("trace.lengths", what, f"{choice}; or set fixed-lengths", f"{_OPTIONS}.lengths-of")
 
 
+def pin_of(archive: Path | None) -> str:
+    """What ``datasets-sha256`` says of an archive."""
+    return "none" if archive is None or not archive.is_file() else file_digest(archive)
+
+
 def _datasets(path: Path, options: ServeGenOptions) -> Path | None:
     """Find the archive of histograms beside the trace; None when there is none and no option asks for it."""
     where = f"{_OPTIONS}.datasets"
@@ -132,7 +139,7 @@ def _datasets(path: Path, options: ServeGenOptions) -> Path | None:
         what = f"files={', '.join(file.name for file in found)}: several archives of histograms lie beside the trace"
         raise UsageError.single("trace.options", what, "name one as datasets", where)
     if options.datasets_sha256 is not None:
-        digest = file_digest(found[0]) if found else "(no file)"
+        digest = pin_of(found[0] if found else None)
         if digest != options.datasets_sha256:
             what = f"datasets-sha256={options.datasets_sha256}: the file of histograms has {digest}"
             raise UsageError(Problem("trace.digest_mismatch", what, "fetch the file that is meant, or pin this one", where))
