@@ -28,59 +28,105 @@ class LabelColumn(Protocol):
     """Names by code: ``codes`` (n,) index into ``names``, -1 for none."""
 
     @property
-    def names(self) -> tuple[str, ...]: ...  # noqa: D102
+    def names(self) -> tuple[str, ...]:
+        """Every name."""
+        ...
+
     @property
-    def codes(self) -> npt.NDArray[np.int32]: ...  # noqa: D102
+    def codes(self) -> npt.NDArray[np.int32]:
+        """Index into the names, (n,), -1 for none."""
+        ...
 
 
 class RaggedColumn(Protocol):
     """Lists of unequal length, joined."""
 
     @property
-    def offsets(self) -> Int64: ...  # noqa: D102
+    def offsets(self) -> Int64:
+        """Where each list starts, (n + 1,)."""
+        ...
+
     @property
-    def values(self) -> npt.NDArray[Any]: ...  # noqa: D102
+    def values(self) -> npt.NDArray[Any]:
+        """All lists, one after the other."""
+        ...
 
 
 class BlockColumn(Protocol):
     """Prefix ids of ``size`` tokens each."""
 
     @property
-    def ids(self) -> RaggedColumn: ...  # noqa: D102
+    def ids(self) -> RaggedColumn:
+        """Prefix ids by row."""
+        ...
+
     @property
-    def size(self) -> int: ...  # noqa: D102
+    def size(self) -> int:
+        """Tokens of a block."""
+        ...
+
     @property
-    def rounding(self) -> str: ...  # noqa: D102
+    def rounding(self) -> str:
+        """ceil or floor: what becomes of a partly filled last block."""
+        ...
 
 
 class TurnColumn(Protocol):
     """Sessions and the pauses inside them."""
 
     @property
-    def session(self) -> Int64: ...  # noqa: D102
+    def session(self) -> Int64:
+        """Number of the session, (n,)."""
+        ...
+
     @property
-    def think_ns(self) -> Int64: ...  # noqa: D102
+    def think_ns(self) -> Int64:
+        """Pause before each turn, (n,) ns, -1 unknown."""
+        ...
 
 
 class TraceColumns(Protocol):
     """What is read of a trace; ``workloads.Trace`` has this shape, and analysis needs no more of it."""
 
     @property
-    def clock(self) -> str: ...  # noqa: D102
+    def clock(self) -> str:
+        """absolute, relative, session or none."""
+        ...
+
     @property
-    def arrival_ns(self) -> Int64: ...  # noqa: D102
+    def arrival_ns(self) -> Int64:
+        """Arrivals, (n,) ns."""
+        ...
+
     @property
-    def input_tokens(self) -> Int64: ...  # noqa: D102
+    def input_tokens(self) -> Int64:
+        """Prompt tokens, (n,)."""
+        ...
+
     @property
-    def output_tokens(self) -> Int64: ...  # noqa: D102
+    def output_tokens(self) -> Int64:
+        """Output tokens, (n,)."""
+        ...
+
     @property
-    def client(self) -> LabelColumn | None: ...  # noqa: D102
+    def client(self) -> LabelColumn | None:
+        """Tenants, None where the format has none."""
+        ...
+
     @property
-    def blocks(self) -> BlockColumn | None: ...  # noqa: D102
+    def blocks(self) -> BlockColumn | None:
+        """Prefix ids, None where the format has none."""
+        ...
+
     @property
-    def turns(self) -> TurnColumn | None: ...  # noqa: D102
+    def turns(self) -> TurnColumn | None:
+        """Sessions, None where the format has none."""
+        ...
+
     @property
-    def failed(self) -> npt.NDArray[np.bool_] | None: ...  # noqa: D102
+    def failed(self) -> npt.NDArray[np.bool_] | None:
+        """Requests that the traced service failed, (n,), None where the format does not say."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
