@@ -322,6 +322,27 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
+class Advice:
+    """How many replicates a next study needs for ``aim``: advice, never a verdict. None: not known, and ``reason`` says why.
+
+    ``replicates`` and ``server_starts`` are those of the whole study, an arm; ``pilot``: how many replicates it was planned from.
+    ``subject``: the pair or cell it is about.
+    """
+
+    aim: str
+    replicates: int | None
+    server_starts: int | None
+    pilot: int
+    reason: str
+    subject: str = ""
+
+    @property
+    def more(self) -> int | None:
+        """Replicates beyond the pilot's number, at least 0; None when not known."""
+        return None if self.replicates is None else max(0, self.replicates - self.pilot)
+
+
+@dataclass(frozen=True, slots=True)
 class Ranking:
     """An emitted ranking. ``title`` names metric, SLO and load."""
 
@@ -354,3 +375,5 @@ class CampaignAnalysis:
     incomplete: tuple[str, ...]
     """planned runs that are missing or cut"""
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    advice: tuple[Advice, ...] = ()
+    """for unresolved pairs and wide intervals: how many replicates next"""
