@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from harness.record.fairness import Fairness
 from harness.record.schema import FORMAT_MAJOR, FORMAT_MINOR, MEASUREMENT_PROTOCOL
 from harness.system import Arm, EvidenceClass, Frozen, HardwarePin, ModelPin, ParallelismPin, Pins
 
@@ -14,6 +15,7 @@ __all__ = [
     "CertificateRef",
     "Estimand",
     "EvidenceClass",
+    "Fairness",
     "Frozen",
     "HardwarePin",
     "LoadPoint",
@@ -51,6 +53,12 @@ Metric = Literal[
     "e2e_p99",
     "request_throughput",
     "token_throughput",
+    "jain_service",
+    "jain_attainment",
+    "attainment_least",
+    "service_gap",
+    "windowed_gap_mean",
+    "windowed_gap_max",
 ]
 
 
@@ -125,6 +133,7 @@ class WorkloadSpec(Frozen):
     prompts: dict[str, Any] = Field(description="Prompt source and parameters")
     api: Literal["completions", "chat"] = "completions"
     chat_overhead: int | None = Field(None, ge=0, description="Tokens that the server's template adds to each chat prompt; null: not known")
+    without_clients: tuple[str, ...] = Field((), description="Clients whose requests this arm is not sent, for a run without a neighbour")
     output_length: OutputControl
     max_tokens: int | None = Field(None, description="Declared maximum, for capped and client_stop")
     cache: Literal["cold", "warm", "as_trace"] = "cold"
@@ -197,6 +206,7 @@ class RunSpec(Frozen):
     slo: Slo
     slo_classes: dict[str, Slo] = Field(default_factory=dict, description="SLO by request class; a class not named here is held to slo")
     window: Window
+    fairness: Fairness | None = Field(None, description="How fairness is measured, as declared; null: nothing was, defaults hold")
     replication: Replication
     rank: Rank | None = None
     waivers: tuple[Waiver, ...] = ()
