@@ -1,19 +1,123 @@
-"""Arm against arm, paired by trace: effect sizes with simultaneous intervals and verdicts against a margin declared before the run."""
+"""Arm against arm: effect sizes with simultaneous intervals and verdicts against a margin declared before the run (rigor 12).
+
+Replicates that played the same schedule are paired; where that is impossible the interval is Welch's and says so. Replicates that shared a
+server start share its luck, so an interval counts groups of starts, not replicates.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
+from scipy import stats
 
-from analysis.intervals import ratio_interval, t_interval
-from analysis.model import Effect
+from analysis.intervals import Floats
+from analysis.model import Effect, EffectVerdict
+from analysis.significance import permutation, sign_flip
 
 HIGHER_IS_BETTER = frozenset({"goodput", "attainment", "request_throughput", "token_throughput"})
 DIFFERENCE_METRICS = frozenset({"goodput", "attainment"})
 """Metrics bounded by the offered load, where a ratio near a zero would explode; all others are compared as ratios on the log scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replicates:
+    """One side's figure by replicate index, with the server start and the schedule's digest of each.
+
+    Without ``starts`` every replicate is taken to have had its own; without ``digests`` pairs can be made by index alone.
+    """
+
+    name: str
+    values: Mapping[int, float]
+    starts: Mapping[int, int] = field(default_factory=dict)
+    digests: Mapping[int, str] = field(default_factory=dict)
+
+    def start(self, index: int) -> int:
+        """The server start of a replicate."""
+        return self.starts.get(index, index)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Which replicate of a goes with which of b; ``reason`` says why there are none."""
+
+    pairs: tuple[tuple[int, int], ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a difference is held to. ``family``: number of pairs whose intervals hold together, each at 1 - (1 - confidence)/family.
+
+    ``margin`` is relative; for goodput it is taken of arm a's mean, for attainment it is absolute.
+    """
+
+    metric: str
+    margin: float
+    confidence: float = 0.95
+    family: int = 1
+
+    @property
+    def level(self) -> float:
+        """Level of one interval (Bonferroni)."""
+        return 1.0 - (1.0 - self.confidence) / max(self.family, 1)
+
+    @property
+    def scale(self) -> Literal["ratio", "difference"]:
+        """How two values are held against each other."""
+        return "difference" if self.metric in DIFFERENCE_METRICS else "ratio"
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """Centre and half width on the working scale, p of a centre of 0, units and their spread."""
+
+    centre: float
+    half: float
+    p: float
+    units: int
+    spread: float
+
+
+def pair_up(a: Replicates, b: Replicates, *, same_campaign: bool) -> Pairing:
+    """Pair replicates that played the same schedule, told by its digest.
+
+    Where every replicate of a side played one schedule (E1), the digest names no pair: within a campaign the block does (replicates of one
+    index ran side by side), across campaigns nothing does. Fewer than two pairs are none.
+    """
+    one, two = _by_digest(a), _by_digest(b)
+    if one is None or two is None:
+        return Pairing((), f"the schedule of a replicate of {(a if one is None else b).name} isn't known")
+    repeated = [side.name for side, known in ((a, one), (b, two)) if len(known) < len(side.values)]
+    if repeated:
+        same = same_campaign and all(a.digests[i] == b.digests[i] for i in a.values.keys() & b.values.keys())
+        pairs = [(i, i) for i in sorted(a.values.keys() & b.values.keys())] if same else []
+        reason = f"{' and '.join(repeated)} played one schedule again and again, so a schedule names no pair"
+    else:
+        pairs = sorted((one[digest], two[digest]) for digest in one.keys() & two.keys())
+        reason = f"{len(pairs)} schedules are common to both sides, and pairs need two"
+    return Pairing(tuple(pairs)) if len(pairs) >= 2 else Pairing((), reason)
+
+
+def _by_digest(side: Replicates) -> dict[str, int] | None:
+    if any(index not in side.digests for index in side.values):
+        return None
+    return {side.digests[index]: index for index in sorted(side.values)}
+
+
+def effect_between(a: Replicates, b: Replicates, frame: Frame, *, same_campaign: bool) -> Effect | None:
+    """Compare side b with side a: paired where their schedules allow, else by Welch's interval with the reason in ``Effect.reason``.
+
+    None when fewer than two independent units a side, or a value has no logarithm or is not finite.
+    """
+    pairing = pair_up(a, b, same_campaign=same_campaign)
+    if pairing.pairs:
+        return _paired(a, b, pairing.pairs, frame)
+    found = _unpaired(a, b, frame)
+    return replace(found, reason=f"unpaired: {pairing.reason}") if found else None
 
 
 def paired_effect(
@@ -24,36 +128,99 @@ def paired_effect(
     margin: float,
     confidence: float,
     family: int,
+    starts: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {}),
 ) -> Effect | None:
     """Compare arm b with arm a over the replicates both have; None when fewer than two pairs or a value has no logarithm.
 
-    ``values`` map replicate index to the replicate's figure. ``family``: number of pairs in the declared family; the interval of each is at
-    level 1 - (1 - confidence)/family (Bonferroni), so that all hold together. t interval over replicates (rigor: the run is the unit). The
-    margin is relative; for goodput it is taken of arm a's mean, for attainment it is absolute.
+    ``values`` and ``starts`` map replicate index to the replicate's figure and to its server start. See ``Frame`` for the rest.
     """
-    shared = sorted(values[0].keys() & values[1].keys())
-    a = np.array([values[0][i] for i in shared], dtype=np.float64)
-    b = np.array([values[1][i] for i in shared], dtype=np.float64)
-    if len(shared) < 2 or not (np.isfinite(a).all() and np.isfinite(b).all()):
+    a, b = (Replicates(n, v, s) for n, v, s in zip(names, values, starts, strict=True))
+    shared = tuple((i, i) for i in sorted(values[0].keys() & values[1].keys()))
+    return _paired(a, b, shared, Frame(metric, margin, confidence, family))
+
+
+def _paired(a: Replicates, b: Replicates, pairs: Sequence[tuple[int, int]], frame: Frame) -> Effect | None:
+    x, y = (_scaled([side.values[p[k]] for p in pairs], frame.scale) for k, side in enumerate((a, b)))
+    if x is None or y is None:
         return None
-    level = 1.0 - (1.0 - confidence) / max(family, 1)
-    if metric in DIFFERENCE_METRICS:
-        bound = margin if metric == "attainment" else margin * float(np.abs(a).mean())
-        found, estimate, floor, ceiling = t_interval((b - a).tolist(), level), float((b - a).mean()), -bound, bound
-    else:
+    groups = _groups([(a.start(i), b.start(j)) for i, j in pairs])
+    differences = np.array([float((y - x)[groups == g].mean()) for g in np.unique(groups)])
+    if len(differences) < 2:
+        return None
+    spread = float(differences.std(ddof=1))
+    found = _t(float(differences.mean()), spread / math.sqrt(len(differences)), len(differences) - 1, frame.level)
+    method = f"t over {len(pairs)} pairs"
+    if len(differences) < len(pairs):
+        method = f"t over {len(differences)} groups of pairs that share server starts (hierarchical)"
+    estimate = _Estimate(*found, len(differences), spread)
+    return replace(_effect(a, b, frame, estimate, method), pairs=len(pairs), exact=sign_flip(differences, 1 - frame.level))
+
+
+def _unpaired(a: Replicates, b: Replicates, frame: Frame) -> Effect | None:
+    sides = [_scaled([side.values[i] for i in sorted(side.values)], frame.scale) for side in (a, b)]
+    if any(s is None for s in sides):
+        return None
+    x, y = (_by_start(side, s) for side, s in zip((a, b), sides, strict=True) if s is not None)
+    if min(len(x), len(y)) < 2:
+        return None
+    parts = [float(s.var(ddof=1)) / len(s) for s in (x, y)]
+    error = math.sqrt(sum(parts))
+    freedom = sum(parts) ** 2 / sum(v**2 / (len(s) - 1) for v, s in zip(parts, (x, y), strict=True)) if error else len(x) + len(y) - 2
+    found = _t(float(y.mean() - x.mean()), error, freedom, frame.level)
+    shared = len(x) + len(y) < len(a.values) + len(b.values)
+    method = f"Welch's t, unpaired, over {len(x)} and {len(y)} {'server starts (hierarchical)' if shared else 'replicates'}"
+    spread = math.sqrt((float(x.var(ddof=1)) + float(y.var(ddof=1))) / 2)
+    return replace(_effect(a, b, frame, _Estimate(*found, len(x) + len(y), spread), method), exact=permutation(x, y, 1 - frame.level))
+
+
+def _scaled(values: Sequence[float], scale: str) -> Floats | None:
+    """Values on the working scale; None when one is not finite there."""
+    x = np.asarray(values, dtype=np.float64)
+    if scale == "ratio":
+        x = np.log(x, out=np.full(len(x), np.nan), where=x > 0)
+    return x if len(x) and bool(np.isfinite(x).all()) else None
+
+
+def _by_start(side: Replicates, values: Floats) -> Floats:
+    starts = np.array([side.start(i) for i in sorted(side.values)])
+    return np.array([float(values[starts == s].mean()) for s in np.unique(starts)])
+
+
+def _groups(starts: Sequence[tuple[int, int]]) -> Floats:
+    """Label pairs (n,) so that two that share a server on either side, directly or through others, are in one group."""
+    label = list(range(len(starts)))
+    for i, (one, two) in enumerate(starts):
+        for j in range(i):
+            if (one == starts[j][0] or two == starts[j][1]) and label[i] != label[j]:
+                old, new = max(label[i], label[j]), min(label[i], label[j])
+                label = [new if x == old else x for x in label]
+    return np.array(label, dtype=np.float64)
+
+
+def _t(centre: float, error: float, freedom: float, level: float) -> tuple[float, float, float]:
+    """Centre, half width and p of a centre of 0. Without any spread the interval is a point: p is 0, or 1 at 0 itself."""
+    half = float(stats.t.ppf(0.5 + level / 2, freedom)) * error
+    p = float(2 * stats.t.sf(abs(centre) / error, freedom)) if error else float(centre == 0)
+    return centre, half, p
+
+
+def _effect(a: Replicates, b: Replicates, frame: Frame, found: _Estimate, method: str) -> Effect:
+    low, estimate, high = found.centre - found.half, found.centre, found.centre + found.half
+    if frame.scale == "ratio":
         # Floor and ceiling mirror each other on the log scale, so that swapping the arms swaps the verdict.
-        found, floor, ceiling, bound = ratio_interval(a.tolist(), b.tolist(), level), 1 / (1 + margin), 1 + margin, margin
-        estimate = math.exp(float(np.log(b / a).mean())) if found else math.nan
-    if found is None:
-        return None
-    verdict = _verdict(found.low, found.high, floor, ceiling, metric in HIGHER_IS_BETTER)
-    scale: Literal["ratio", "difference"] = "difference" if metric in DIFFERENCE_METRICS else "ratio"
-    return Effect(*names, scale, estimate, found.low, found.high, level, bound, verdict, len(shared))
+        low, estimate, high = (math.exp(min(v, 700.0)) for v in (low, estimate, high))  # e^700 is the edge of a float
+        bound, floor, ceiling = frame.margin, 1 / (1 + frame.margin), 1 + frame.margin
+    else:
+        bound = frame.margin if frame.metric == "attainment" else frame.margin * float(np.mean([abs(v) for v in a.values.values()]))
+        floor, ceiling = -bound, bound
+    verdict = judge(low, high, floor, ceiling, higher_is_better=frame.metric in HIGHER_IS_BETTER)
+    words = (a.name, b.name, frame.scale)
+    own = {"method": method, "units": found.units, "spread": found.spread, "p": found.p}
+    return Effect(*words, estimate, low, high, frame.level, bound, verdict, 0, **own)  # type: ignore[arg-type]
 
 
-def _verdict(
-    low: float, high: float, floor: float, ceiling: float, higher_is_better: bool
-) -> Literal["better", "worse", "equivalent", "unresolved"]:
+def judge(low: float, high: float, floor: float, ceiling: float, *, higher_is_better: bool) -> EffectVerdict:
+    """Hold an interval against the margin: better or worse wholly beyond it, equivalent wholly inside, else unresolved (DESIGN 9)."""
     if low > ceiling:
         return "better" if higher_is_better else "worse"
     if high < floor:

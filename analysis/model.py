@@ -296,8 +296,41 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
+class ExactTest:
+    """Exact test of no difference by re-randomisation of what was paired or pooled; it stands beside an interval, never for it.
+
+    ``least``: the smallest p that so few units can give at all. ``speaks``: whether that reaches ``alpha``; where not, no outcome could
+    have been significant, and a large p says nothing (rigor 12).
+    """
+
+    name: Literal["sign flip", "permutation"]
+    p: float
+    least: float
+    alpha: float
+    speaks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFloor:
+    """What two identical arms differed by (A/A). ``source``: which arms of which campaign."""
+
+    source: str
+    effect: Effect
+
+
+EffectVerdict = Literal["better", "worse", "equivalent", "unresolved", "unclaimed"]
+"""Of arm b against arm a. ``unclaimed``: shown, and nothing is claimed of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Effect:
-    """Arm b against arm a, paired by trace. ``low``/``high``: simultaneous interval of ratio (log scale) or difference."""
+    """Arm b against arm a. ``low``/``high``: simultaneous interval of ratio (log scale) or difference; ``margin`` is on that scale.
+
+    ``pairs``: pairs of replicates on one trace, 0 when unpaired. ``units``: how many independent values the interval rests on (fewer than
+    replicates where server starts were shared). ``spread``: standard deviation of one unit's difference (of its logarithm for a ratio).
+    ``p``: two-sided, of no difference, by the t test that belongs to the interval; ``p_holm``: adjusted over the family of claims.
+    ``reason``: why nothing is claimed, or why pairs could not be made.
+    """
 
     a: str
     b: str
@@ -307,8 +340,19 @@ class Effect:
     high: float
     level: float
     margin: float
-    verdict: Literal["better", "worse", "equivalent", "unresolved"]
+    verdict: EffectVerdict
     pairs: int
+    method: str = "t over pairs"
+    units: int = 0
+    spread: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    exact: ExactTest | None = None
+    declaration: Literal["declared", "post_hoc"] = "declared"
+    reason: str = ""
+    noise: NoiseFloor | None = None
+    noise_reason: str = "no A/A run given"
+    """why there is no noise floor"""
 
 
 @dataclass(frozen=True, slots=True)
