@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Method = Literal["isotonic", "logit"]
+from harness.record.search import Method
+
 Side = Literal["inside", "above", "below", "flat"]
 
 

@@ -26,8 +26,10 @@ __all__ = [
 FORMAT_MAJOR = 1
 """1: first format. A reader refuses a newer major and reads any older minor."""
 
-FORMAT_MINOR = 1
-"""1: sessions, priorities, cancellations, reusable tokens in the schedule; per-class SLOs; null arrivals of turns that never came due."""
+FORMAT_MINOR = 2
+"""1: sessions, priorities, cancellations, reusable tokens in the schedule; per-class SLOs; null arrivals of turns that never came due.
+2: probes of capacity searches, and capacity as a metric to rank by.
+"""
 
 MEASUREMENT_PROTOCOL = 1
 """Raised whenever send, stamp or decode behaviour could change a number; runs of different protocols do not compare.

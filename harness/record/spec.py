@@ -8,6 +8,7 @@ from pydantic import Field
 
 from harness.record.fairness import Fairness
 from harness.record.schema import FORMAT_MAJOR, FORMAT_MINOR, MEASUREMENT_PROTOCOL
+from harness.record.search import Search
 from harness.system import Arm, EvidenceClass, Frozen, HardwarePin, ModelPin, ParallelismPin, Pins
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "ParallelismPin",
     "PercentileRule",
     "Pins",
+    "Probe",
     "Rank",
     "Replication",
     "RunSpec",
@@ -156,12 +158,24 @@ class Replication(Frozen):
 class Rank(Frozen):
     """The claim declared before the run."""
 
-    metric: Metric
+    metric: Metric | Literal["capacity"]
     at: float | None = Field(None, description="Load value the ranking is made at; null: the only load point")
     margin: float = Field(gt=0, lt=1, description="Relative margin; absolute for attainment")
     attainment: float = Field(0.9, gt=0, lt=1, description="Attainment target printed beside the claim")
     percentile_rule: PercentileRule = "nearest_rank"
     confidence: float = Field(0.95, gt=0.5, lt=1)
+
+
+class Probe(Frozen):
+    """What a run of a capacity search is for. Runs that locate are discarded: they say where to look and enter no number."""
+
+    phase: Literal["locate", "grid"]
+    search: Search = Field(description="The procedure as declared; the same for every arm")
+
+    @property
+    def discarded(self) -> bool:
+        """Whether the run's data are thrown away."""
+        return self.phase == "locate"
 
 
 class Waiver(Frozen):
@@ -209,6 +223,7 @@ class RunSpec(Frozen):
     fairness: Fairness | None = Field(None, description="How fairness is measured, as declared; null: nothing was, defaults hold")
     replication: Replication
     rank: Rank | None = None
+    probe: Probe | None = Field(None, description="Set when the run answers a probe of a capacity search; load is then the probe's")
     waivers: tuple[Waiver, ...] = ()
     host_profile: Literal["container-cpu", "gpu"] = "container-cpu"
     measurement_protocol: int = MEASUREMENT_PROTOCOL
