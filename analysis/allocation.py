@@ -73,7 +73,8 @@ def replicates_for_power(
 def replicates_to_resolve(differences: Sequence[float], floor: float, ceiling: float, *, level: float, power: float = POWER) -> Advice:
     """Plan how many pairs resolve a comparison whose true effect is the one the pilot shows.
 
-    ``differences``: (R,) of pairs on the verdict's scale (log ratio, or difference); ``floor``, ``ceiling``: the margin on it. Outside the margin the plan is for better or worse, inside it for equivalent (both ends must be cleared).
+    ``differences``: (R,) of pairs on the verdict's scale (log ratio, or difference); ``floor``, ``ceiling``: the margin on it.
+    Outside the margin the plan is for better or worse, inside it for equivalent (both ends must be cleared).
     """
     _in_unit(power=power, level=level)
     x = np.asarray(differences, dtype=np.float64)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
+from analysis.advice import advise
 from analysis.cell import measure_cell
 from analysis.compare import Side, compare
 from analysis.coordinates import merge_runs, result_coordinates
@@ -38,16 +39,18 @@ def analyze(records: Sequence[RunRecord], *, incomplete: Sequence[str]) -> Campa
     to_rank = select_load(spec.rank, cells) if spec.rank else list(cells)
     pairs = [(a, b) for a, b in combinations(to_rank, 2) if spec.rank is not None or a.load == b.load]
     comparisons = tuple(_compare(a, b, PairContext(contexts[a.cell], contexts[b.cell])) for a, b in pairs)
+    verdict = decide(spec.rank, spec.slo, cells, comparisons, incomplete, spec.slo_classes)
     return CampaignAnalysis(
         campaign=spec.campaign,
         question=spec.question,
         digest=spec.campaign_digest,
         cells=cells,
         comparisons=comparisons,
-        verdict=decide(spec.rank, spec.slo, cells, comparisons, incomplete, spec.slo_classes),
+        verdict=verdict,
         waivers=tuple((w.gate, w.reason) for w in spec.waivers),
         incomplete=tuple(incomplete),
         provenance=_provenance(records),
+        advice=advise(spec.rank, to_rank, verdict),
     )
 
 

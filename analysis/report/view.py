@@ -24,6 +24,7 @@ from analysis.model import (
     Standing,
     Verdict,
 )
+from analysis.report.next_study import advice_tables
 from analysis.report.numbers import glance, numbers
 from analysis.report.sent import NEVER, OUTCOME_ORDER, group_tables, run_name, sent_tables
 from analysis.report.table import Table
@@ -85,7 +86,7 @@ def build_view(c: CampaignAnalysis) -> View:
         evidence=_evidence(c),
         verdict=_verdict(c, unit),
         outcomes=_outcomes(c),
-        glance=glance(c, unit),
+        glance=(*glance(c, unit), *(() if isinstance(c.verdict, Ranking) else advice_tables(c))),
         groups=group_tables(c, unit),
         sent=sent_tables(c, unit),
         numbers=numbers(c, unit),
@@ -128,7 +129,7 @@ def _verdict(c: CampaignAnalysis, unit: Unit) -> VerdictView:
     if isinstance(c.verdict, Refusal):
         headline = f"No ranking: {clean(c.verdict.title).removeprefix('No ranking').lstrip(': ')}".rstrip(": ")
         return VerdictView(False, headline, (), _group(c.verdict.reasons), waivers, incomplete)
-    tables = (_standings(c.verdict, unit), _effects(c.verdict), *_unranked(c.verdict))
+    tables = (_standings(c.verdict, unit), _effects(c.verdict), *_unranked(c.verdict), *advice_tables(c))
     return VerdictView(True, f"Ranking by {clean(c.verdict.title)}", tables, (), waivers, incomplete)
 
 
