@@ -69,7 +69,7 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def write_batches(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
-    """Write tables of one schema under each other, as ``write_table`` does, holding one at a time; each is cut into groups of GROUP_ROWS."""
+    """Write tables of one schema under each other as ``write_table`` does, holding one at a time; each is cut into groups of GROUP_ROWS."""
     integers = {leaf: "DELTA_BINARY_PACKED" for leaf, kind in _leaves(schema) if pa.types.is_integer(kind)}
     text = [leaf for leaf, kind in _leaves(schema) if pa.types.is_string(kind)]
     options = {"compression": "zstd", "compression_level": _ZSTD_LEVEL, "use_dictionary": text, "column_encoding": integers}
