@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from harness.reference.deployment import NO_DECLINED, NO_FACTS, NO_LAYERS, NO_REASONS, Deployment, Foreign
 from harness.reference.table import (
     ARRIVAL_NS,
     CLIENT,
@@ -79,7 +80,10 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadManifest:
-    """The online projection of a workload: declarations and limits, no realized lengths. ``parameters``: the policy's own, by name."""
+    """The online projection of a workload: declarations and limits, no realized lengths. ``parameters``: the policy's own, by name.
+
+    ``deployment``: a second pool or a second tier that the policy runs on; None for one pool with all KV on the device.
+    """
 
     workload_id: str
     clock: str
@@ -89,6 +93,7 @@ class WorkloadManifest:
     budgets: Budgets
     requests: tuple[Declaration, ...] = ()
     parameters: tuple[tuple[str, int], ...] = ()
+    deployment: Deployment | None = None
 
 
 class SchedulerState(NamedTuple):
@@ -96,7 +101,8 @@ class SchedulerState(NamedTuple):
 
     ``finished`` holds what became terminal in the last transition. ``service`` (2, clients): completed prefill and decode rows of each
     client (F52, F53). ``held_rows``: KV rows resident now, of running members (a waiting one has a credit at most). ``memory``: what the
-    policy published about its own past (None: it has none).
+    policy published about its own past (None: it has none). ``foreign``: what owners of transfers published, under a ``deployment``.
+    ``declined`` (2, k): handle and reason of those declined since the last publication.
     """
 
     decision_id: int
@@ -110,6 +116,8 @@ class SchedulerState(NamedTuple):
     held_rows: int = 0
     recomputed_rows: int = 0
     memory: object = None
+    foreign: Foreign = NO_FACTS
+    declined: Int64 = NO_DECLINED
 
 
 class Moves(NamedTuple):
@@ -155,6 +163,8 @@ class IterationPlan(NamedTuple):
 
     ``order`` (fields, n): the tie-break evidence, one column for each interval, ascending. ``preempt`` leave the running queue (their KV
     is freed before execution), ``resume`` leave the suspended and ``admit`` the waiting queue. ``notes``: score inputs kept as evidence.
+    ``decline`` leave the waiting queue for good, without any output, each with a reason (k,) of ``deployment.REASONS``. ``layers`` (2, k):
+    handle and number of layers to hold on the device, an intent to the tier owner (``deployment.Layered``).
     """
 
     decision_id: int
@@ -168,6 +178,9 @@ class IterationPlan(NamedTuple):
     resume: Moves = NO_MOVES
     admit: Moves = NO_MOVES
     notes: tuple[tuple[str, int], ...] = ()
+    decline: Moves = NO_MOVES
+    reasons: Int64 = NO_REASONS
+    layers: Int64 = NO_LAYERS
 
 
 PLANNED_END, COMPLETED_END, COMPUTED_BEFORE, EMITTED_BEFORE = range(5, 9)
