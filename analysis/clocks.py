@@ -73,7 +73,7 @@ def derive_clocks(record: RunRecord) -> Clocks:
 
     Raises UsageError when a row's event lists differ in length, because then no stamp can be tied to a token.
     """
-    table = _ordered(record.requests)
+    table = _ordered(record.whole_requests())
     n = table.num_rows
     events = _token_events(table)
     first, last = _ends(events, n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from harness.errors import HostError, Problem, TrigpointError
 from harness.record.coordinates import RUN_COORDINATES, RunCoordinates
 from harness.record.durable import read_lines
+from harness.record.events import LISTS, check_lists, cut_lists, read_rows, stream_lists
 from harness.record.facts import Facts
 from harness.record.schema import FORMAT_MAJOR, FORMAT_MINOR, REQUESTS, SAMPLES, SCHEDULE, TRUTH
 from harness.record.seal import SEAL, SealState, check_seal
@@ -23,8 +24,9 @@ from harness.record.tables import read_table
 
 __all__ = ["CampaignRuns", "RunRecord", "SealState", "check_format", "find_attempts", "latest_sealed", "read_campaign_runs", "read_run"]
 
+_REQUESTS = "requests.parquet"
 _RESTORE = "restore the file from a copy; if there is none, delete the attempt and re-run it"
-_TABLES = {"schedule": SCHEDULE, "truth": TRUTH, "requests": REQUESTS, "server_metrics": SAMPLES, "host": SAMPLES}
+_TABLES = {"schedule": SCHEDULE, "truth": TRUTH, "server_metrics": SAMPLES, "host": SAMPLES}
 Model = TypeVar("Model", bound=BaseModel)
 Key = tuple[str, int]
 """(cell, replicate)"""
@@ -32,7 +34,11 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunRecord:
-    """One attempt in memory. Tables follow ``harness.record.schema``."""
+    """One attempt in memory. Tables follow ``harness.record.schema``.
+
+    ``requests`` of a record read from disk lacks the event lists, which may be larger than memory: ``event_lists`` gives them in pieces,
+    ``whole_requests`` all at once.
+    """
 
     path: Path
     spec: RunSpec
@@ -45,6 +51,18 @@ class RunRecord:
     host: pa.Table
     observations: tuple[dict[str, Any], ...]
     seal: SealState
+
+    def event_lists(self, columns: Sequence[str] = LISTS) -> Iterator[pa.Table]:
+        """Yield list columns of consecutive rows of ``requests``, row after row; HostError when a page of the file cannot be read."""
+        if LISTS[0] in self.requests.column_names:
+            return cut_lists(self.requests, columns)
+        return stream_lists(self.path / _REQUESTS, columns)
+
+    def whole_requests(self) -> pa.Table:
+        """requests.parquet with its lists (columns REQUESTS), wherever they lie."""
+        if LISTS[0] in self.requests.column_names:
+            return self.requests
+        return read_table(self.path / _REQUESTS, REQUESTS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,10 +91,15 @@ def read_run(path: Path) -> RunRecord:
     coordinates = _try(problems, lambda: _model(path / "coordinates.json", RunCoordinates, _add_unknown))
     facts = _try(problems, lambda: _model(path / "facts.json", Facts))
     tables = {name: _try(problems, partial(read_table, path / f"{name}.parquet", schema)) for name, schema in _TABLES.items()}
+    tables["requests"] = _try(problems, lambda: read_rows(path / _REQUESTS))
     observations = _try(problems, lambda: tuple(read_lines(path / "observations.jsonl")[0]))
     if spec is None or coordinates is None or facts is None or observations is None or problems:
         raise HostError(*problems)
-    return RunRecord(path=path, spec=spec, coordinates=coordinates, facts=facts, observations=observations, seal=check_seal(path), **tables)
+    seal = check_seal(path)
+    unread = [] if seal.intact else check_lists(path / _REQUESTS)  # an intact seal says that they are as written
+    if unread:
+        raise HostError(*unread)
+    return RunRecord(path=path, spec=spec, coordinates=coordinates, facts=facts, observations=observations, seal=seal, **tables)
 
 
 def find_attempts(campaign: Path) -> list[Path]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +58,28 @@ def _column(table: pa.Table, field: pa.Field) -> tuple[pa.ChunkedArray, str | No
     return column, None
 
 
-def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read a Parquet file under a schema. Raises HostError: record_missing, or record_damaged with everything that is wrong."""
+@contextmanager
+def opened(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file; HostError record_missing when there is none, record_damaged when it cannot be read, also later in the block."""
     if not path.is_file():
         raise HostError(Problem("record_missing", "exists=no: the attempt lacks this file", _RESTORE, str(path)))
     try:
         # ParquetFile, not read_table: that one would take folder names with "=" for columns.
         with pq.ParquetFile(path) as file:
-            table = file.read()
+            yield file
     except (OSError, pa.ArrowException) as error:
-        what = f"{type(error).__name__}: not a whole Parquet file"
-        raise HostError(Problem("record_damaged", what, _RESTORE, str(path))) from error
-    table, problems = conform(table, schema)
+        raise HostError(damaged(path, f"{type(error).__name__}: not a whole Parquet file")) from error
+
+
+def damaged(path: Path, what: str) -> Problem:
+    """One thing wrong with a file of a record."""
+    return Problem("record_damaged", what, _RESTORE, str(path))
+
+
+def read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """Read a Parquet file under a schema. Raises HostError: record_missing, or record_damaged with everything that is wrong."""
+    with opened(path) as file:
+        table, problems = conform(file.read(), schema)
     if problems:
-        raise HostError(*(Problem("record_damaged", p, _RESTORE, str(path)) for p in problems))
+        raise HostError(*(damaged(path, problem) for problem in problems))
     return table

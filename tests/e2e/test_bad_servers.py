@@ -146,7 +146,7 @@ def test_the_partition_closes_and_only_nonsense_of_ours_fails_its_gate(ran: Ran)
 
 
 def test_the_record_tells_the_errors_apart(ran: Ran) -> None:
-    rows = ran.records["all"].requests.to_pylist()
+    rows = ran.records["all"].whole_requests().to_pylist()
     truth = {r["request_id"]: MODES[r["output_tokens"] - 1] for r in ran.records["all"].truth.to_pylist()}
     ends = {m: {(r["end_kind"], r["http_status"], r["error_status"]) for r in rows if truth[r["request_id"]] == m} for m in MODES}
     assert {e[:2] for e in ends["status_429"]} == {("http_error", 429)}

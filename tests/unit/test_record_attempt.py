@@ -257,7 +257,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert run.spec == make_spec()
     assert run.facts == make_facts()
     assert run.coordinates.coordinates == make_coordinates()
-    assert run.requests.to_pylist() == ROWS
+    assert run.whole_requests().to_pylist() == ROWS
     assert run.seal.intact is True
     assert run.seal.root == check_seal(attempt.path).root
 

@@ -47,7 +47,7 @@ def test_a_cut_attempt_can_be_read_and_says_so(attempt: Path) -> None:
     run = read_run(attempt)
     assert run.seal.intact is None
     assert run.requests.num_rows == 3
-    assert run.requests.column_names == REQUESTS.names
+    assert run.whole_requests().column_names == REQUESTS.names
     assert run.observations == ()
 
 

@@ -74,7 +74,7 @@ def test_the_record_of_a_simulation_is_sealed_read_back_and_analysed(tmp_path: P
     record = read_run(attempt.path)
     assert len(root) == 64
     assert record.requests.num_rows == COUNT
-    rows = record.requests.to_pylist()
+    rows = record.whole_requests().to_pylist()
     assert [len(row["event_ns"]) for row in rows] == make_schedule().output_tokens.tolist()
     assert {row["end_kind"] for row in rows} == {"complete"}
     assert all(row["event_ns"] == sorted(row["event_ns"]) and row["event_ns"][0] > row["arrival_ns"] == row["send_ns"] for row in rows)
