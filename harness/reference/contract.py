@@ -30,6 +30,7 @@ from harness.reference.table import (
     READY,
     RESIDENT,
     Int64,
+    Phase,
     Table,
     join,
     pick,
@@ -130,6 +131,7 @@ class Moves(NamedTuple):
 NO_MOVES: Final = Moves(np.zeros(0, np.int64), np.zeros((2, 0), np.int64))
 
 POSITION, PHASE, END = 5, 6, 7
+_DECODE: Final = int(Phase.DECODE)
 WORK_COLUMNS: Final = 8
 
 
@@ -225,9 +227,10 @@ def make_work(members: Table, at: Int64, widths: Int64) -> Work:
     """Intervals of ``widths`` rows for the members at positions ``at``; annotations are derived here."""
     cells = np.empty((WORK_COLUMNS, len(at)), np.int64)
     cells[: RESIDENT + 1] = pick(members, at)[: RESIDENT + 1]
-    cells[POSITION] = cells[RESIDENT]
-    cells[PHASE] = members.phase.take(at)
-    cells[END] = cells[RESIDENT] + widths
+    start = cells[RESIDENT]
+    cells[POSITION] = start
+    cells[PHASE] = _DECODE if members.decoding else members.phase.take(at)
+    np.add(start, widths, cells[END])
     cells.flags.writeable = False
     return Work(at, cells)
 

@@ -12,6 +12,7 @@ from harness.reference.contract import (
     END,
     FAILURE,
     PLANNED_END,
+    RESIDENT_AFTER,
     RESULT_COLUMNS,
     TERMINAL,
     Authorized,
@@ -19,11 +20,12 @@ from harness.reference.contract import (
     SchedulerState,
 )
 from harness.reference.results import IDENTITY, clocks_of, service_of
-from harness.reference.table import EMITTED, HANDLE, MAXIMUM, RESIDENT, Int64, Terminal, occurs
+from harness.reference.table import COMPUTED, EMITTED, HANDLE, MAXIMUM, RESIDENT, Int64, Terminal, occurs
 from harness.reference.tokens import Truth, tokens_at
 
 _ENDLESS = np.iinfo(np.int64).max
 _INJECTED = 1
+_ONE = np.int64(1)
 _STOP, _LENGTH = np.int64(Terminal.STOP), np.int64(Terminal.LENGTH)
 
 
@@ -69,21 +71,26 @@ def execute(
     """
     plan, picked = authorized.plan, authorized.picked
     work = plan.work.cells
-    rows = np.zeros((RESULT_COLUMNS, work.shape[1]), np.int64)
+    rows = np.empty((RESULT_COLUMNS, work.shape[1]), np.int64)
     rows[:IDENTITY] = work[:IDENTITY]
-    rows[PLANNED_END] = rows[COMPLETED_END] = work[END]
+    rows[PLANNED_END : COMPLETED_END + 1] = work[END]
+    rows[TERMINAL : FAILURE + 1] = 0
     if failing:
         lost = np.isin(work[HANDLE], list(failing))
         rows[COMPLETED_END] = np.where(lost, work[RESIDENT], work[END])
         rows[FAILURE] = lost * _INJECTED
-    rows[COMPUTED_BEFORE : EMITTED_AFTER + 1] = clocks_of(picked, rows[COMPLETED_END])
+    if authorized.members.decoding and not failing:  # one row, one output each
+        rows[COMPUTED_BEFORE], rows[EMITTED_BEFORE] = picked[COMPUTED], picked[EMITTED]
+        np.add(picked[RESIDENT : EMITTED + 1], _ONE, rows[RESIDENT_AFTER : EMITTED_AFTER + 1])
+    else:
+        rows[COMPUTED_BEFORE : EMITTED_AFTER + 1] = clocks_of(picked, rows[COMPLETED_END])
     emitted = rows[EMITTED_AFTER]
-    natural = emitted >= truths.natural(work[HANDLE])
-    ended = natural | (emitted >= picked[MAXIMUM])
-    emits = emitted > rows[EMITTED_BEFORE]
+    natural = truths.natural(work[HANDLE])
+    ended = emitted >= np.minimum(natural, picked[MAXIMUM])
     if occurs(ended):
-        rows[TERMINAL] = (ended & emits) * np.where(natural, _STOP, _LENGTH)
+        emits = emitted > rows[EMITTED_BEFORE]
+        rows[TERMINAL] = (ended & emits) * np.where(emitted >= natural, _STOP, _LENGTH)
     debits, rebuilt = service_of(state, authorized, rows)
     rows.flags.writeable = False
-    ids = np.where(emits, truths.tokens(work[HANDLE], picked[EMITTED]), -1) if tokens else None
+    ids = np.where(emitted > rows[EMITTED_BEFORE], truths.tokens(work[HANDLE], picked[EMITTED]), -1) if tokens else None
     return IterationResult(plan.decision_id, plan.input_state_version, rows, debits, rebuilt, ids)

@@ -20,7 +20,21 @@ from harness.reference.contract import (
 )
 from harness.reference.keys import first_descent, order_keys
 from harness.reference.policy import Policy
-from harness.reference.table import COMPUTED, MAXIMUM, ORDER, PRIORITY, PROMPT, READY, RESIDENT, Int64, Table, join, positions_of
+from harness.reference.table import (
+    COMPUTED,
+    MAXIMUM,
+    ORDER,
+    PRIORITY,
+    PROMPT,
+    READY,
+    RESIDENT,
+    Int64,
+    Table,
+    all_ones,
+    join,
+    ones,
+    positions_of,
+)
 
 Victim = Callable[[Table, list[int]], int]
 """Chooses the position that gives way among running positions (in running order)."""
@@ -77,15 +91,15 @@ class Draft:
         ``victim`` None: an interval that does not fit is left out (for policies that reserve ahead and never preempt).
         """
         running = self.state.running
+        if order is None:
+            order = positions_of(running)
+        if running.decoding and self._room_for(len(order)) and all_ones(running.cells[READY]):
+            self._give(order, ones(len(order)), len(order))
+            return
         wants = running.limit - running.cells[RESIDENT]
         if cap:
             wants = np.minimum(wants, cap)
-        if 0 in running.cells[READY].tolist():
-            wants = wants * running.cells[READY]
-        if order is None:
-            order = positions_of(running)
-        else:
-            wants = wants.take(order)
+        wants = (wants * running.cells[READY]).take(order)
         total = int(np.add.reduce(wants))
         if total > self.tokens_left:
             wants = serve_in_order(wants, self.tokens_left)
@@ -97,7 +111,14 @@ class Draft:
         if self.held + total > self.workload.budgets.kv_capacity:
             self._serve_short(order, wants, victim)
             return
-        self._served, self._widths = order, wants
+        self._give(order, wants, total)
+
+    def _room_for(self, rows: int) -> bool:
+        """Whether so many decode rows fit within every budget."""
+        return rows <= min(self.tokens_left, self.sequences_left, self.workload.budgets.kv_capacity - self.held)
+
+    def _give(self, order: Int64, widths: Int64, total: int) -> None:
+        self._served, self._widths = order, widths
         self.tokens_left -= total
         self.sequences_left -= len(order)
         self.held += total
@@ -271,7 +292,7 @@ def seal(
         at, widths = at.take(sort), widths.take(sort)
         order = order.take(sort, axis=1)
         order.flags.writeable = False
-    tokens = int(np.add.reduce(widths))
+    tokens = len(at) if all_ones(widths) else int(np.add.reduce(widths))
     freed = int(state.running.resident.take(preempt.at).sum()) if len(preempt.at) else 0
     ledger = Ledger(tokens, len(at), state.held_rows - freed + credit_rows(state, admit) + tokens)
     return IterationPlan(

@@ -26,7 +26,21 @@ from harness.reference.contract import (
     IterationResult,
     SchedulerState,
 )
-from harness.reference.table import CLIENT, COMPUTED, EMITTED, HANDLE, MAXIMUM, PROMPT, RESIDENT, Bools, Int64, Phase, occurs
+from harness.reference.table import (
+    CLIENT,
+    COMPUTED,
+    EMITTED,
+    HANDLE,
+    MAXIMUM,
+    PROMPT,
+    RESIDENT,
+    Bools,
+    Int64,
+    Phase,
+    all_ones,
+    all_zero,
+    occurs,
+)
 from harness.reference.validate import refusal
 
 RESULT_CODES: Final = (
@@ -46,7 +60,8 @@ def validate_result(state: SchedulerState, authorized: Authorized, result: Itera
         return [refusal("stale_result", f"decision_id={result.decision_id}: decision and version are not those of the plan")]
     problems = list(_same_rows(plan, result))
     if not problems:
-        problems += _clocks(plan, authorized.picked, result)
+        if not (authorized.members.decoding and _sound_decode_clocks(authorized.picked, result)):
+            problems += _clocks(plan, authorized.picked, result)
         problems += _ends(authorized.picked, result)
         problems += _service(state, authorized, result)
     return problems
@@ -58,7 +73,10 @@ def service_of(state: SchedulerState, authorized: Authorized, rows: Int64) -> tu
     phase = authorized.plan.work.cells[PHASE]
     clients = state.service.shape[1]
     debits = np.zeros((2, clients), np.int64)
-    mixed = np.count_nonzero(phase)  # Phase.DECODE is 0
+    mixed = not all_zero(phase)  # Phase.DECODE is 0
+    if not mixed and all_ones(done):  # as in most iterations
+        debits[1] = len(done) if clients == 1 else np.bincount(authorized.picked[CLIENT], minlength=clients)
+        return debits, 0
     if clients == 1:
         total = int(np.add.reduce(done))
         decoded = total if not mixed else int(done @ (phase == _DECODE))
@@ -122,6 +140,18 @@ _CLOCK_CODES: Final = (
 )  # fmt: skip
 
 
+def _sound_decode_clocks(picked: Int64, result: IterationResult) -> bool:
+    """Whether ``_clocks`` would find nothing, for members that all decoded their one row: each clock moved by one (F07)."""
+    rows = result.rows
+    return (
+        result.tokens is None
+        and rows[COMPUTED_BEFORE].tobytes() == picked[COMPUTED].tobytes()
+        and rows[EMITTED_BEFORE].tobytes() == picked[EMITTED].tobytes()
+        and all_ones(rows[RESIDENT_AFTER : EMITTED_AFTER + 1] - picked[RESIDENT : EMITTED + 1])
+        and all_ones(rows[COMPLETED_END] - rows[RESIDENT])
+    )
+
+
 def _clocks(plan: IterationPlan, picked: Int64, result: IterationResult) -> Iterator[Problem]:
     rows, end = result.rows, result.rows[COMPLETED_END]
     clocks = clocks_of(picked, end)
@@ -143,8 +173,11 @@ def _clocks(plan: IterationPlan, picked: Int64, result: IterationResult) -> Iter
 
 def _ends(picked: Int64, result: IterationResult) -> Iterator[Problem]:
     rows = result.rows
-    emitted, maximum, ended = rows[EMITTED_AFTER], picked[MAXIMUM], rows[TERMINAL] != 0
+    emitted, maximum = rows[EMITTED_AFTER], picked[MAXIMUM]
     reached = emitted >= maximum
+    if all_zero(rows[TERMINAL]) and not occurs(reached):
+        return
+    ended = rows[TERMINAL] != 0
     if occurs(reached):
         wrong = (emitted > maximum) | (reached & ~ended)
         if occurs(wrong):

@@ -90,7 +90,7 @@ class Table:
     (F01-F04; a rebuild ends at the computed frontier). The interval starts at ``resident`` in every phase.
     """
 
-    __slots__ = ("_buffer", "_end", "_limit", "_phase", "_size", "cells")
+    __slots__ = ("_buffer", "_decoding", "_end", "_limit", "_phase", "_size", "cells")
 
     handle = _Column(HANDLE)
     generation = _Column(GENERATION)
@@ -118,9 +118,19 @@ class Table:
         self._size: int = cells.shape[1]
         self._phase: Int64 | None = None
         self._limit: Int64 | None = None
+        self._decoding: bool | None = None
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def decoding(self) -> bool:
+        """Whether every member decodes next, as in most iterations: nothing to rebuild, every prompt complete."""
+        if self._decoding is None:
+            cells = self.cells
+            whole = cells[RESIDENT].tobytes() == cells[COMPUTED].tobytes()
+            self._decoding = whole and not occurs(cells[COMPUTED] < cells[PROMPT])
+        return self._decoding
 
     @property
     def phase(self) -> Int64:
@@ -164,12 +174,12 @@ class Table:
     def _derive(self) -> None:
         cells = self.cells
         computed, prompt = cells[COMPUTED], cells[PROMPT]
-        rebuild, prefill = cells[RESIDENT] < computed, computed < prompt
-        if occurs(rebuild) or occurs(prefill):
+        if self.decoding:
+            self._phase, self._limit = np.zeros(self._size, np.int64), computed + 1
+        else:
+            rebuild, prefill = cells[RESIDENT] < computed, computed < prompt
             self._phase = np.where(rebuild, _REBUILD, prefill)
             self._limit = np.where(rebuild, computed, np.where(prefill, prompt, computed + 1))
-        else:  # nothing but decodes, as most iterations are
-            self._phase, self._limit = np.zeros(self._size, np.int64), computed + 1
         self._phase.flags.writeable = self._limit.flags.writeable = False
 
 
@@ -185,14 +195,20 @@ def join(tables: Sequence[Table]) -> Table:
     return Table(np.concatenate([table.cells for table in parts], axis=1))
 
 
-_IDENTITY: Final = np.arange(4096)
+_KEPT: Final = 4096
+"""Members for which positions and ones are kept ready; more than any server runs at once, and longer queues only cost more."""
+_IDENTITY: Final = np.arange(_KEPT)
 _IDENTITY.flags.writeable = False
 _IDENTITY_BYTES: Final = _IDENTITY.tobytes()
+_ONES: Final = np.ones(4 * _KEPT, np.int64)
+_ONES.flags.writeable = False
+_ONES_BYTES: Final = _ONES.tobytes()
+_ZERO_BYTES: Final = bytes(8 * _KEPT)
 
 
 def is_identity(at: Int64) -> bool:
     """Whether positions are 0, 1, 2, ...: every member from the first on, in its order (False beyond the 4096 that are kept ready)."""
-    return at.tobytes() == _IDENTITY_BYTES[: 8 * at.size]
+    return _IDENTITY_BYTES.startswith(at.tobytes())
 
 
 def pick(members: Table, at: Int64) -> Int64:
@@ -202,7 +218,22 @@ def pick(members: Table, at: Int64) -> Int64:
 
 def positions_of(members: Table) -> Int64:
     """Every position in order."""
-    return _IDENTITY[: len(members)] if len(members) <= len(_IDENTITY) else np.arange(len(members))
+    return _IDENTITY[: len(members)] if len(members) <= _KEPT else np.arange(len(members))
+
+
+def ones(count: int) -> Int64:
+    """That many ones (read-only): the widths of an iteration that only decodes."""
+    return _ONES[:count] if count <= _KEPT else np.ones(count, np.int64)
+
+
+def all_ones(values: Int64) -> bool:
+    """Whether every value is 1 (any shape). Comparing bytes costs a tenth of making an array of truths."""
+    return _ONES_BYTES.startswith(values.tobytes()) or (values.size > len(_ONES) and bool((values == 1).all()))
+
+
+def all_zero(values: Int64) -> bool:
+    """Whether every value is 0 (any shape)."""
+    return _ZERO_BYTES.startswith(values.tobytes()) or (values.size > _KEPT and not values.any())
 
 
 def occurs(mask: Bools) -> bool:

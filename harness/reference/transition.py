@@ -29,9 +29,13 @@ from harness.reference.table import (
     SNAPSHOT,
     Int64,
     Table,
+    all_ones,
+    all_zero,
+    is_identity,
     join,
-    positions_of,
 )
+
+_ONE = np.int64(1)
 
 
 def initial_state(memory: object = None) -> SchedulerState:
@@ -152,23 +156,21 @@ def advance(state: SchedulerState, authorized: Authorized, result: IterationResu
 def _progress(members: Table, at: Int64, rows: Int64, now_ns: int) -> tuple[Int64, int]:
     """Columns of the members after the completed rows, and how many KV rows came in."""
     cells = members.cells.copy()
-    emits = rows[EMITTED_AFTER] > rows[EMITTED_BEFORE]
-    added = int(np.add.reduce(rows[RESIDENT_AFTER] - rows[RESIDENT]))
-    if len(at) == len(members) and at.tobytes() == positions_of(members).tobytes():  # everybody ran: whole columns at once
-        cells[SNAPSHOT] += 1
-        cells[RESIDENT : EMITTED + 1] = rows[RESIDENT_AFTER : EMITTED_AFTER + 1]
-    else:
-        cells[SNAPSHOT][at] += 1
-        cells[RESIDENT : EMITTED + 1, at] = rows[RESIDENT_AFTER : EMITTED_AFTER + 1]
-    cells[LAST_NS][at.compress(emits)] = now_ns
-    return cells, added
+    where = slice(None) if len(at) == len(members) and is_identity(at) else at  # whole columns at once when everybody ran
+    cells[SNAPSHOT, where] += _ONE
+    cells[RESIDENT : EMITTED + 1, where] = rows[RESIDENT_AFTER : EMITTED_AFTER + 1]
+    gained = rows[RESIDENT_AFTER] - rows[RESIDENT]
+    if members.decoding and all_ones(gained):  # an output came with each row
+        cells[LAST_NS, where] = now_ns
+        return cells, len(at)
+    cells[LAST_NS][at.compress(rows[EMITTED_AFTER] > rows[EMITTED_BEFORE])] = now_ns
+    return cells, int(np.add.reduce(gained))
 
 
 def _retire(cells: Int64, at: Int64, rows: Int64) -> tuple[Table, Table, int]:
-    ended = rows[TERMINAL].nonzero()[0]
-    if not len(ended):
+    if all_zero(rows[TERMINAL]):
         return Table(cells), EMPTY, 0
-    gone = at.take(ended)
+    gone = at.compress(rows[TERMINAL] > 0)
     keep = np.ones(cells.shape[1], bool)
     keep[gone] = False
     finished = cells.take(gone, axis=1)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.record.schema import EndKind
-from harness.reference.contract import COMPUTED_AFTER, EMITTED_AFTER, EMITTED_BEFORE, TERMINAL, IterationResult, SchedulerState
+from harness.reference.contract import COMPUTED_AFTER, EMITTED_AFTER, EMITTED_BEFORE, TERMINAL, Authorized, IterationResult, SchedulerState
 from harness.reference.engine import Core
 from harness.reference.execute import Truths, execute
-from harness.reference.table import HANDLE, Int64, Table, occurs
+from harness.reference.table import HANDLE, Int64, Table, all_zero
 from harness.reference.tokens import Truth
 from harness.simulate.offered import NEVER, Arrivals, Offered
 
@@ -121,7 +121,7 @@ class _Run:
         self.cancels: list[tuple[int, int]] = []
         self.may_close = bool((self.offered.stop_after >= 0).any())
         self.seen_waiting = self.seen_live = 0
-        self.tokens: list[Int64] = []
+        self.tokens: list[bytes] = []  # numbers of those that emitted, for each of the stamps
         self.stamps: list[int] = []
         self.samples: list[tuple[float, ...]] = []
         self.next_sample = 0
@@ -150,7 +150,7 @@ class _Run:
             self.counts.iterations += 1
             self.counts.intervals += len(authorized.plan.work.at)
             self.state = self.core.publish(self.state, authorized, result, done)
-            self._note(result, done)
+            self._note(authorized, result, done)
             now = done
         return self._close()
 
@@ -215,25 +215,24 @@ class _Run:
         cancel = self.cancels[0][0] if self.cancels else NEVER
         return min(self.arrivals.next_ns(), cancel)
 
-    def _note(self, result: IterationResult, done: int) -> None:
+    def _note(self, authorized: Authorized, result: IterationResult, done: int) -> None:
         """Keep the stamps of what was emitted, and see who ended."""
-        rows, counts = result.rows, self.counts
-        emits = rows[EMITTED_AFTER] > rows[EMITTED_BEFORE]
-        emitted = rows.compress(emits, axis=1) if b"\0" in emits.tobytes() else rows
+        emitted, counts = result.rows, self.counts
+        if not authorized.members.decoding:  # else everybody emitted, and not its first
+            emitted = emitted.compress(emitted[EMITTED_AFTER] > emitted[EMITTED_BEFORE], axis=1)
+            first = emitted[EMITTED_BEFORE] == 0
+            counts.prompt_tokens += int(emitted[COMPUTED_AFTER].compress(first).sum())
         numbers = emitted[HANDLE]
-        self.tokens.append(numbers.copy())
+        self.tokens.append(numbers.tobytes())
         self.stamps.append(done)
         counts.generation_tokens += len(numbers)
-        first = emitted[EMITTED_BEFORE] == 0
-        if occurs(first):
-            counts.prompt_tokens += int(emitted[COMPUTED_AFTER].compress(first).sum())
         if self.may_close:
             requests = self.request_of.take(numbers)
             stops = (emitted[EMITTED_AFTER] == self.offered.stop_after.take(requests)) & (emitted[TERMINAL] == 0)
             if np.count_nonzero(stops):
                 self._end(requests.compress(stops), CLIENT_STOP, done)
                 self.closing = numbers.compress(stops).tolist()
-        if np.count_nonzero(emitted[TERMINAL]):
+        if not all_zero(emitted[TERMINAL]):
             over = emitted.compress(emitted[TERMINAL] > 0, axis=1)
             requests = self.request_of.take(over[HANDLE])
             self.terminal[requests] = over[TERMINAL]
@@ -268,8 +267,8 @@ class _Run:
         self.kind[self.arrivals.thinking()] = NEVER_SENT
         self.arrival_ns = np.where(never & ~waits, self.offered.arrival_ns, self.arrival_ns)
         self.end_ns[(self.kind == OPEN)] = self.until_ns
-        requests = self.request_of.take(np.concatenate(self.tokens)) if self.tokens else np.zeros(0, np.int64)
-        stamps = np.repeat(np.array(self.stamps, np.int64), [len(numbers) for numbers in self.tokens])
+        requests = self.request_of.take(np.frombuffer(b"".join(self.tokens), np.int64))
+        stamps = np.repeat(np.array(self.stamps, np.int64), [len(numbers) // requests.itemsize for numbers in self.tokens])
         seen = stamps <= self.end_ns.take(requests)
         self.samples.append((self.until_ns, *self._values()))
         return Simulated(
