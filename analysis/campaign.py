@@ -34,7 +34,7 @@ def analyze(records: Sequence[RunRecord], *, incomplete: Sequence[str]) -> Campa
     for record in sorted(records, key=lambda r: (r.spec.cell, r.spec.replicate)):
         grouped[record.spec.cell].append(record)
     metric = spec.rank.metric if spec.rank else "goodput"
-    analyzed = [_cell(group, metric) for group in grouped.values()]
+    analyzed = [cell_in_context(group, metric) for group in grouped.values()]
     cells, contexts = tuple(cell for cell, _ in analyzed), {cell.cell: context for cell, context in analyzed}
     to_rank = select_load(spec.rank, cells) if spec.rank else list(cells)
     pairs = [(a, b) for a, b in combinations(to_rank, 2) if spec.rank is not None or a.load == b.load]
@@ -56,10 +56,11 @@ def analyze(records: Sequence[RunRecord], *, incomplete: Sequence[str]) -> Campa
 
 def analyze_cell(records: Sequence[RunRecord], metric: str) -> CellAnalysis:
     """Analyze the replicates of one cell; ``metric`` frames the result coordinates."""
-    return _cell(records, metric)[0]
+    return cell_in_context(records, metric)[0]
 
 
-def _cell(records: Sequence[RunRecord], metric: str) -> tuple[CellAnalysis, CellContext]:
+def cell_in_context(records: Sequence[RunRecord], metric: str) -> tuple[CellAnalysis, CellContext]:
+    """Analyze the replicates of one cell as ``analyze_cell`` does, with what the gates of a pair look at."""
     measured = [(record, measure_run(record)) for record in records]
     contexts = [RunContext(r, m.clocks, m.outcome, m.outcomes, m.figures) for r, m in measured]
     runs = tuple(_run(c, m) for c, (_, m) in zip(contexts, measured, strict=True))

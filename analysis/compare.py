@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from analysis.coordinates import ALL_COORDINATES
 from analysis.model import Answer, Comparison, Difference
+from harness.errors import Problem, UsageError
 from harness.record.canonical import canonical_json
 from harness.record.coordinates import CONSEQUENCES, Coordinate, Known, NotApplicable, Unknown
 
 HOST_FACTS = frozenset({"hardware.gpu", "hardware.gpu_count", "hardware.driver", "hardware.cpu", "hardware.cores", "hardware.memory"})
 """Facts about the server's machine; on the same machine and boot they are equal by that identity even where they could not be read."""
 
-NEVER_FACTORS = frozenset({"evidence.class", "protocol.measurement"})
-"""Coordinates no declaration may vary: classes of evidence are never mixed, and another protocol is another instrument."""
+NEVER_FACTORS = frozenset(
+    {
+        *("evidence.class", "protocol.measurement"),
+        *("result.metric", "result.unit", "result.denominator", "result.percentile_rule"),
+    }
+)
+"""Coordinates no declaration may vary: classes of evidence are never mixed, another protocol is another instrument, and figures that mean
+something else have no difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,20 @@ def compare(a: Side, b: Side, *, factors: frozenset[str] = frozenset(), same_cam
     return Comparison(a.name, b.name, comparable, tuple(found), equal)
 
 
+def check_factors(names: Iterable[str]) -> frozenset[str]:
+    """Return the named coordinates as factors. UsageError names those that do not exist; what no
+    declaration may vary is left to ``compare``, which says so in its answer."""
+    wanted = sorted(set(names))
+    problems = [
+        Problem("factor_unknown", f"factor={name}: there is no such coordinate", "choose among: " + ", ".join(ALL_COORDINATES))
+        for name in wanted
+        if name not in ALL_COORDINATES
+    ]
+    if problems:
+        raise UsageError(*problems)
+    return frozenset(wanted)
+
+
 def _side(side: Side, name: str) -> Coordinate:
     return side.coordinates.get(name, Unknown(reason="not recorded"))
 
@@ -66,7 +87,7 @@ def _equal(one: Coordinate, two: Coordinate) -> bool:
 def _declared_difference(a: Side, b: Side, allowed: frozenset[str]) -> bool:
     """Tell whether some declared coordinate really differs: without one nothing can be a consequence."""
     pairs = ((_side(a, n), _side(b, n)) for n in allowed)
-    return any(isinstance(x, Known) and isinstance(y, Known) and not _equal(x, y) for x, y in pairs)
+    return any(not isinstance(x, Unknown) and not isinstance(y, Unknown) and not _equal(x, y) for x, y in pairs)
 
 
 def _answer(name: str, one: Coordinate, two: Coordinate, allowed: frozenset[str], declared_difference: bool, same_host: bool) -> Answer:

@@ -52,11 +52,11 @@ class Pairing:
 class Frame:
     """What a difference is held to. ``family``: number of pairs whose intervals hold together, each at 1 - (1 - confidence)/family.
 
-    ``margin`` is relative; for goodput it is taken of arm a's mean, for attainment it is absolute.
+    ``margin`` is relative; for goodput it is taken of arm a's mean, for attainment it is absolute; without one nothing is claimed.
     """
 
     metric: str
-    margin: float
+    margin: float | None
     confidence: float = 0.95
     family: int = 1
 
@@ -207,16 +207,24 @@ def _t(centre: float, error: float, freedom: float, level: float) -> tuple[float
 def _effect(a: Replicates, b: Replicates, frame: Frame, found: _Estimate, method: str) -> Effect:
     low, estimate, high = found.centre - found.half, found.centre, found.centre + found.half
     if frame.scale == "ratio":
-        # Floor and ceiling mirror each other on the log scale, so that swapping the arms swaps the verdict.
         low, estimate, high = (math.exp(min(v, 700.0)) for v in (low, estimate, high))  # e^700 is the edge of a float
-        bound, floor, ceiling = frame.margin, 1 / (1 + frame.margin), 1 + frame.margin
-    else:
-        bound = frame.margin if frame.metric == "attainment" else frame.margin * float(np.mean([abs(v) for v in a.values.values()]))
-        floor, ceiling = -bound, bound
-    verdict = judge(low, high, floor, ceiling, higher_is_better=frame.metric in HIGHER_IS_BETTER)
+    bound = _bound(frame, a)
+    verdict: EffectVerdict = "unclaimed"
+    if math.isfinite(bound):
+        # Floor and ceiling of a ratio mirror each other on the log scale, so that swapping the arms swaps the verdict.
+        floor, ceiling = (1 / (1 + bound), 1 + bound) if frame.scale == "ratio" else (-bound, bound)
+        verdict = judge(low, high, floor, ceiling, higher_is_better=frame.metric in HIGHER_IS_BETTER)
     words = (a.name, b.name, frame.scale)
     own = {"method": method, "units": found.units, "spread": found.spread, "p": found.p}
     return Effect(*words, estimate, low, high, frame.level, bound, verdict, 0, **own)  # type: ignore[arg-type]
+
+
+def _bound(frame: Frame, a: Replicates) -> float:
+    """The margin on the effect's own scale; infinite when there is none."""
+    if frame.margin is None:
+        return math.inf
+    absolute = frame.metric in DIFFERENCE_METRICS - {"attainment"}
+    return frame.margin * float(np.mean([abs(v) for v in a.values.values()])) if absolute else frame.margin
 
 
 def judge(low: float, high: float, floor: float, ceiling: float, *, higher_is_better: bool) -> EffectVerdict:

@@ -324,7 +324,8 @@ EffectVerdict = Literal["better", "worse", "equivalent", "unresolved", "unclaime
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Arm b against arm a. ``low``/``high``: simultaneous interval of ratio (log scale) or difference; ``margin`` is on that scale.
+    """Arm b against arm a. ``low``/``high``: simultaneous interval of ratio (log scale) or difference; ``margin`` on that scale, infinite
+    where nobody named one.
 
     ``pairs``: pairs of replicates on one trace, 0 when unpaired. ``units``: how many independent values the interval rests on (fewer than
     replicates where server starts were shared). ``spread``: standard deviation of one unit's difference (of its logarithm for a ratio).

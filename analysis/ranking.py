@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from analysis.effects import HIGHER_IS_BETTER, paired_effect
@@ -20,6 +21,8 @@ from analysis.model import (
     RunAnalysis,
     Standing,
 )
+from analysis.noise import attach, broken_floor, floors_of, identical, stands_apart
+from analysis.significance import holm
 from analysis.slos import describe_slo
 from harness.record.spec import Rank, Slo
 
@@ -54,10 +57,11 @@ def decide(
     at_load = select_load(rank, cells)
     title = _title(rank, describe_slo(slo, classes), at_load)
     reasons = [*_load_reasons(rank, cells, at_load), *_incomplete_reasons(incomplete), *_comparison_reasons(comparisons)]
-    unranked = {c.arm: _arm_reasons(c, rank) for c in at_load}
+    unranked = {c.arm: arm_reasons(c, rank.metric) for c in at_load}
     ranked = [c for c in at_load if not unranked[c.arm]]
     effects, missing = _effects(rank, ranked, family=_pairs(len(at_load)))
-    reasons += missing
+    effects, broken = _qualified(effects, comparisons, ranked)
+    reasons += [*missing, *broken]
     if reasons or len(ranked) < 2:
         named = [Reason(r.code, f"arm {arm}: {r.text}", r.remedy) for arm, found in unranked.items() for r in found]
         return Refusal(title, tuple(reasons + named) or (_too_few(len(ranked)),))
@@ -118,23 +122,22 @@ def _comparison_reasons(comparisons: Sequence[Comparison]) -> list[Reason]:
     return found
 
 
-def _arm_reasons(cell: CellAnalysis, rank: Rank) -> tuple[Reason, ...]:
-    claims = claims_of(rank.metric)
+def arm_reasons(cell: CellAnalysis, metric: str) -> tuple[Reason, ...]:
+    """Return everything about one cell that stands against a claim by ``metric``: its gates, its figure, its interval."""
+    claims = claims_of(metric)
     against = [c for run in cell.runs for c in standing_against(claims, run.checks, "run", run.path)]
     against += standing_against(claims, cell.checks, "cell", cell.cell)
     found = [Reason(c.code, f"{c.verdict}: {c.reason} ({c.scope})", c.remedy) for c in against]
-    figure = cell.figures.get(rank.metric)
+    figure = cell.figures.get(metric)
     if figure is None or figure.status != "ok":
         why = figure.reason if figure else "not computed"
         status = figure.status if figure else "unknown"
-        found.append(
-            Reason(f"figure_{status}", f"{rank.metric} is {status}: {why}", "lengthen the window or lower the load, and run again")
-        )
+        found.append(Reason(f"figure_{status}", f"{metric} is {status}: {why}", "lengthen the window or lower the load, and run again"))
     elif figure.interval is None:
         found.append(
             Reason(
                 "interval_missing",
-                f"{rank.metric} has no interval over replicates (n={len(cell.runs)})",
+                f"{metric} has no interval over replicates (n={len(cell.runs)})",
                 "run at least two replicates on their own server starts",
             )
         )
@@ -149,7 +152,10 @@ def _effects(rank: Rank, cells: Sequence[CellAnalysis], *, family: int) -> tuple
     effects, reasons = [], []
     for a, b in combinations(cells, 2):
         values = (_by_replicate(a.runs, rank.metric), _by_replicate(b.runs, rank.metric))
-        effect = paired_effect(rank.metric, (a.arm, b.arm), values, margin=rank.margin, confidence=rank.confidence, family=family)
+        starts = (_starts(a), _starts(b))
+        effect = paired_effect(
+            rank.metric, (a.arm, b.arm), values, margin=rank.margin, confidence=rank.confidence, family=family, starts=starts
+        )
         if effect is None:
             reasons.append(
                 Reason(
@@ -161,6 +167,25 @@ def _effects(rank: Rank, cells: Sequence[CellAnalysis], *, family: int) -> tuple
         else:
             effects.append(effect)
     return effects, reasons
+
+
+def _starts(cell: CellAnalysis) -> dict[int, int]:
+    return {run.replicate: run.server_start for run in cell.runs}
+
+
+def _qualified(
+    effects: Sequence[Effect], comparisons: Sequence[Comparison], cells: Sequence[CellAnalysis]
+) -> tuple[list[Effect], list[Reason]]:
+    """Put beside each effect its p adjusted over the family (Holm), and the noise floor if identical arms were run.
+
+    Identical arms that come out different are a reason to refuse.
+    """
+    arm = {c.cell: c.arm for c in cells}
+    twins = frozenset(frozenset((arm[p.a], arm[p.b])) for p in comparisons if identical(p) and p.a in arm and p.b in arm)
+    floors = floors_of(effects, twins, "this campaign")
+    adjusted = holm([1.0 if e.p is None else e.p for e in effects])
+    found = [replace(e, p_holm=p) for e, p in zip(attach(effects, floors), adjusted, strict=True)]
+    return found, [broken_floor(floor) for floor in floors if stands_apart(floor.effect)]
 
 
 def _by_replicate(runs: Sequence[RunAnalysis], metric: str) -> dict[int, float]:
