@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from analysis.allocation import replicates_for_width, replicates_to_resolve
-from analysis.effects import DIFFERENCE_METRICS
+from analysis.effects import DIFFERENCE_METRICS, SHARES
 from analysis.model import Advice, CellAnalysis, Effect, Ranking, Refusal
 from harness.record.spec import Rank
 
@@ -51,13 +51,13 @@ def _of_cell(cell: CellAnalysis, rank: Rank) -> Advice | None:
         return None
     relative = rank.metric not in DIFFERENCE_METRICS
     # The margin of goodput is a share of it, of attainment a number of points; latencies are planned on the log scale of their interval.
-    wanted = math.log1p(rank.margin) if relative else rank.margin * (1.0 if rank.metric == "attainment" else figure.value)
+    wanted = math.log1p(rank.margin) if relative else rank.margin * (1.0 if rank.metric in SHARES else figure.value)
     if figure.interval is not None and _half(figure.interval.low, figure.interval.high, relative) <= wanted:
         return None
     values = by_replicate(cell, rank.metric)
     x = [math.log(v) if relative else v for v, _ in values.values() if v > 0 or not relative]
     found = replicates_for_width(x, [start for v, start in values.values() if v > 0 or not relative], wanted, level=rank.confidence)
-    margin = f"{rank.margin:.3g}" if rank.metric == "attainment" else f"{100 * rank.margin:.3g}%"
+    margin = f"{rank.margin:.3g}" if rank.metric in SHARES else f"{100 * rank.margin:.3g}%"
     return replace(found, subject=cell.cell, aim=f"know {rank.metric} within +-{margin}")
 
 

@@ -12,6 +12,7 @@ from analysis.advice import advise
 from analysis.cell import measure_cell
 from analysis.compare import Side, compare
 from analysis.coordinates import merge_runs, result_coordinates
+from analysis.fairness_cell import fairness_of_cell
 from analysis.gates import CellContext, PairContext, RunContext, cell_checks, pair_checks, run_checks
 from analysis.groups import group_cell
 from analysis.loops import loop_name
@@ -83,6 +84,8 @@ def cell_in_context(records: Sequence[RunRecord], metric: str) -> tuple[CellAnal
         design_effect=design_effect,
         loop=loop_name(spec.workload),
         groups=(*group_cell(measured, "client"), *group_cell(measured, "request_class")),
+        fairness=fairness_of_cell(measured),
+        without=spec.workload.without_clients,
     )
     return analysis, context
 

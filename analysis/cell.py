@@ -29,7 +29,7 @@ _COUNTED = re.compile(r"(.*) = (\d+)")
 """A denominator that counts: its words and its number."""
 
 
-SHARES = frozenset({"attainment", "attainment_completed", "shared_stamp_share"})
+SHARES = frozenset({"attainment", "attainment_completed", "shared_stamp_share", "jain_service", "jain_attainment", "attainment_least"})
 """Figures that lie in [0, 1] by definition."""
 
 
@@ -64,7 +64,7 @@ def measure_cell(runs: Replicates) -> CellMeasures:
     tails = {tail.metric: tail for tail in TAILS}
     pooled = _pool(runs)
     figures = {}
-    for metric in runs[0][1].figures:
+    for metric in (m for m in runs[0][1].figures if all(m in measures.figures for _, measures in runs)):
         parts = [measures.figures[metric] for _, measures in runs]
         if any(part.status != "ok" for part in parts):
             figures[metric] = _lacking(parts, _replicates(runs), tails.get(metric))

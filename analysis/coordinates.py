@@ -29,6 +29,12 @@ UNITS: dict[str, tuple[str, str]] = {
     "attainment": ("ratio", "offered requests of the cohort"),
     "request_throughput": ("req/s", "measured window, s"),
     "token_throughput": ("tok/s", "measured window, s"),
+    "jain_service": ("ratio", "every identity with work in the measured window"),
+    "jain_attainment": ("ratio", "every identity with requests in the cohort"),
+    "attainment_least": ("ratio", "offered requests of the cohort, by identity"),
+    "service_gap": ("weighted tokens", "pairs while both are eligible"),
+    "windowed_gap_mean": ("weighted tokens/s", "windows of the measured window"),
+    "windowed_gap_max": ("weighted tokens/s", "windows of the measured window"),
 }
 """Unit and denominator by metric; every other metric is a latency in seconds without a denominator."""
 

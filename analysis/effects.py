@@ -18,9 +18,13 @@ from analysis.intervals import Floats
 from analysis.model import Effect, EffectVerdict
 from analysis.significance import permutation, sign_flip
 
-HIGHER_IS_BETTER = frozenset({"goodput", "attainment", "request_throughput", "token_throughput"})
-DIFFERENCE_METRICS = frozenset({"goodput", "attainment"})
-"""Metrics bounded by the offered load, where a ratio near a zero would explode; all others are compared as ratios on the log scale."""
+SHARES = frozenset({"attainment", "jain_service", "jain_attainment", "attainment_least"})
+"""Metrics in [0, 1], whose margin is absolute."""
+GAPS = frozenset({"service_gap", "windowed_gap_mean", "windowed_gap_max"})
+"""Differences of service, which are 0 where all are served alike."""
+HIGHER_IS_BETTER = SHARES | {"goodput", "request_throughput", "token_throughput"}
+DIFFERENCE_METRICS = SHARES | GAPS | {"goodput"}
+"""Metrics for which a ratio near a zero would explode; all others are compared as ratios on the log scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Pairing:
 class Frame:
     """What a difference is held to. ``family``: number of pairs whose intervals hold together, each at 1 - (1 - confidence)/family.
 
-    ``margin`` is relative; for goodput it is taken of arm a's mean, for attainment it is absolute; without one nothing is claimed.
+    ``margin`` is relative; for goodput and gaps it is taken of arm a's mean, for shares it is absolute; without one nothing is claimed.
     """
 
     metric: str
@@ -223,7 +227,7 @@ def _bound(frame: Frame, a: Replicates) -> float:
     """The margin on the effect's own scale; infinite when there is none."""
     if frame.margin is None:
         return math.inf
-    absolute = frame.metric in DIFFERENCE_METRICS - {"attainment"}
+    absolute = frame.metric in DIFFERENCE_METRICS - SHARES
     return frame.margin * float(np.mean([abs(v) for v in a.values.values()])) if absolute else frame.margin
 
 

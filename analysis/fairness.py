@@ -10,7 +10,7 @@ at t was done before t, so work done in a stretch is published up to and with it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations, pairwise
 from typing import NamedTuple
@@ -48,8 +48,19 @@ class ServiceLog:
     def of(self, client: int) -> Published:
         """Instants of one client in ascending order and the cost published at each, shapes (u,): events of one instant are one."""
         mine = self.client == client
-        at, where = np.unique(self.at[mine], return_inverse=True)
-        return at, _sums(where, self.cost[mine], len(at))
+        return _together(self.at[mine], self.cost[mine])
+
+    def by_client(self) -> list[Published]:
+        """What ``of`` gives for every client, from one sort of the log: thousands of clients cost no more than one."""
+        order = np.argsort(self.client, kind="stable")
+        edges = np.searchsorted(self.client[order], np.arange(self.clients + 1)).tolist()
+        at, cost = self.at[order], self.cost[order]
+        return [_together(at[a:b], cost[a:b]) for a, b in pairwise(edges)]
+
+
+def _together(at: Int64, cost: Floats) -> Published:
+    instants, where = np.unique(at, return_inverse=True)
+    return instants, _sums(where, cost, len(instants))
 
 
 class Gap(NamedTuple):
@@ -101,15 +112,17 @@ def service(log: ServiceLog, t1: int, t2: int) -> Floats:
     return _sums(log.client[inside], log.cost[inside], log.clients)
 
 
+def accumulated(log: ServiceLog, at: Int64) -> Floats:
+    """Service of each client up to and with every instant of ``at`` (k,), shape (k, n)."""
+    result = np.zeros((len(at), log.clients))
+    for client, (instants, cost) in enumerate(log.by_client()):
+        result[:, client] = np.concatenate(([0.0], np.cumsum(cost)))[np.searchsorted(instants, at, side="right")]
+    return result
+
+
 def windowed_service(log: ServiceLog, starts: Int64, width: int) -> Floats:
     """Service of each client in (s, s + width] for every start s, shape (windows, n); windows may overlap."""
-    result = np.zeros((len(starts), log.clients))
-    for client in np.unique(log.client).tolist():
-        at, cost = log.of(client)
-        total = np.concatenate(([0.0], np.cumsum(cost)))
-        edges = np.searchsorted(at, np.stack((starts, starts + width)), side="right")
-        result[:, client] = total[edges[1]] - total[edges[0]]
-    return result
+    return accumulated(log, starts + width) - accumulated(log, starts)
 
 
 # Eligibility
@@ -184,13 +197,13 @@ def _widest(at: Int64, running: Floats, pair: tuple[int, int], start: int, stop:
     return Gap(float(np.ptp(part)), *pair, t1, t2)
 
 
-def largest_gap(log: ServiceLog, stretches: tuple[Int64, ...]) -> Gap | None:
+def largest_gap(log: ServiceLog, stretches: tuple[Int64, ...], among: Sequence[int] | None = None) -> Gap | None:
     """Return the widest gap of any two clients while both are backlogged, ``stretches`` from ``backlog``; None when no two ever are.
 
-    Cost: pairs times their events; fold small clients together before asking it of thousands.
+    ``among``: the clients that are paired, all by default. Cost: pairs times their events, so name the largest ones of thousands.
     """
-    published = [log.of(client) for client in range(log.clients)]
-    pairs = combinations(range(log.clients), 2)
+    published = log.by_client()
+    pairs = combinations(range(log.clients) if among is None else sorted(among), 2)
     gaps = (_pair_gap((f, g), published[f], published[g], shared(stretches[f], stretches[g])) for f, g in pairs)
     return max((gap for gap in gaps if gap is not None), key=lambda gap: gap.value, default=None)
 
@@ -229,6 +242,23 @@ def starved(log: ServiceLog, stretches: tuple[Int64, ...], t1: int, t2: int) -> 
     return np.array([covers(s, t1, t2) for s in stretches], dtype=bool) & ~served
 
 
+def droughts(log: ServiceLog, stretches: tuple[Int64, ...]) -> Int64:
+    """Longest time each client was eligible without a break and nothing of it completed, shape (n,).
+
+    The wait before the first event of a stretch, between two, and after the last. A client is starved by a horizon (F63) exactly when this
+    is as long, as far as horizons lie between events.
+    """
+    return np.array([_drought(at, s) for (at, _), s in zip(log.by_client(), stretches, strict=True)], dtype=np.int64)
+
+
+def _drought(at: Int64, stretches: Int64) -> int:
+    waits = [
+        np.diff(np.concatenate(([start], at[np.searchsorted(at, start, side="right") : np.searchsorted(at, stop, side="right")], [stop])))
+        for start, stop in stretches.tolist()
+    ]
+    return max((int(w.max()) for w in waits), default=0)
+
+
 def aged_priority(base: npt.ArrayLike, waited: npt.ArrayLike, quantum: int) -> Int64:
     """p_base - floor((t - a) / q), smaller goes first, for ``waited`` = t - a in units of ``quantum`` (F61)."""
     need(at_least(1, quantum=quantum))
@@ -262,7 +292,7 @@ def service_bound(charge: float, premises: VtcPremises) -> ServiceBound:
     return ServiceBound(charge, 2 * charge)
 
 
-def check_bound(gap: Gap | None, bound: ServiceBound) -> tuple[Verdict, str]:
+def check_bound(gap: Gap | None, bound: ServiceBound, names: Sequence[str] | None = None) -> tuple[Verdict, str]:
     """Hold a measured gap against the bound: PASS, FAIL, or UNKNOWN where there is no gap or no bound. The text says why.
 
     PASS says that this log does not contradict the theorem. It proves no premise.
@@ -271,9 +301,10 @@ def check_bound(gap: Gap | None, bound: ServiceBound) -> tuple[Verdict, str]:
         return Verdict.UNKNOWN, bound.reason
     if gap is None:
         return Verdict.UNKNOWN, "no two clients were backlogged together"
+    who = f"{names[gap.f]} and {names[gap.g]}" if names else f"clients {gap.f} and {gap.g}"
     return (
         Verdict.PASS if gap.value <= bound.value else Verdict.FAIL,
-        f"gap {gap.value:g} of clients {gap.f} and {gap.g} over ({gap.t1}, {gap.t2}], bound {bound.value:g}",
+        f"gap {gap.value:g} of {who} over ({gap.t1}, {gap.t2}], bound {bound.value:g}",
     )
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:  # they are made of these words
+    from analysis.fairness_model import CellFairness, Neighbour
 
 
 class Verdict(StrEnum):
@@ -256,6 +259,9 @@ class CellAnalysis:
     design_effect: float | None
     loop: str = "open"
     groups: tuple[Group, ...] = ()
+    fairness: CellFairness | None = None
+    without: tuple[str, ...] = ()
+    """clients that this cell was not sent: a control of a neighbour experiment, never ranked"""
 
 
 Answer = Literal["equal", "differs_by_declaration", "differs_by_consequence", "different", "unknown"]
@@ -420,5 +426,6 @@ class CampaignAnalysis:
     incomplete: tuple[str, ...]
     """planned runs that are missing or cut"""
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    neighbours: tuple[Neighbour, ...] = ()
     advice: tuple[Advice, ...] = ()
     """for unresolved pairs and wide intervals: how many replicates next"""

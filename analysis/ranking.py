@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from analysis.effects import HIGHER_IS_BETTER, paired_effect
+from analysis.fairness_run import ATTAINED, FAIRNESS_METRICS
 from analysis.gates import standing_against
 from analysis.loops import loop_words
 from analysis.model import (
@@ -29,6 +30,9 @@ from harness.record.spec import Rank, Slo
 
 def claims_of(metric: str) -> frozenset[Claim]:
     """Which claims a ranking by ``metric`` makes; integrity is always among them."""
+    if metric in FAIRNESS_METRICS:
+        judged = {Claim.GOODPUT} if metric in ATTAINED else set()
+        return frozenset({Claim.INTEGRITY, Claim.COMPARISON, Claim.FAIRNESS}) | judged
     service = Claim.GOODPUT if metric in HIGHER_IS_BETTER else Claim.LATENCY
     return frozenset({Claim.INTEGRITY, Claim.COMPARISON, service})
 

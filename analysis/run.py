@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from analysis.backlog import Overload, overload
 from analysis.clocks import Clocks, derive_clocks
+from analysis.fairness_run import RunFairness, measure_fairness
 from analysis.latency import latency_figures, samples
 from analysis.loops import labelled, loop_name
 from analysis.model import Figure, Outcomes, Sent
@@ -25,6 +26,7 @@ class RunMeasures:
     ``figures`` by metric: the names of ``harness.record.spec.Metric`` and beside them offered_rate, token_goodput, attainment_completed,
     ttft_*_offered and e2e_*_offered, ttft_send_*, event_gap_*, slip_*, shared_stamp_share, tokens_per_event_mean, events_per_read_mean.
     Units: s, req/s, tok/s, ratio. In a loop that is not open every population says so. ``sent``: proof of what reached the server.
+    ``fairness``: who got how much, None where there is nobody to compare; its figures are among ``figures``.
     """
 
     clocks: Clocks
@@ -34,6 +36,7 @@ class RunMeasures:
     series: Mapping[str, Series]
     load: Overload
     sent: Sent
+    fairness: RunFairness | None = None
 
 
 def measure_run(record: RunRecord) -> RunMeasures:
@@ -44,5 +47,7 @@ def measure_run(record: RunRecord) -> RunMeasures:
     load = overload(record, clocks)
     taken = samples(clocks, outcome, outcomes)
     figures = rate_figures(record, clocks, outcome, outcomes) | latency_figures(record, clocks, taken, load) | stream_figures(clocks)
+    fairness = measure_fairness(record, clocks, outcome, figures)
+    figures |= fairness.figures if fairness else {}
     figures = labelled(figures, loop_name(record.spec.workload))
-    return RunMeasures(clocks, outcome, outcomes, figures, plot_series(record, clocks, taken), load, prove(record, clocks))
+    return RunMeasures(clocks, outcome, outcomes, figures, plot_series(record, clocks, taken), load, prove(record, clocks), fairness)

@@ -1,0 +1,67 @@
+"""The five declarations of fairness in words, as every page of such numbers must print them (seed 0x09A)."""
+
+from __future__ import annotations
+
+import json
+
+from harness.clock import NS_PER_S
+from harness.record.fairness import Fairness, default_fairness
+from harness.record.spec import RunSpec
+
+_IDENTITY = {"client": "client", "request_class": "request class", "priority": "priority sent with the request"}
+_ELIGIBLE = {
+    "unfinished": "from arrival to the end of its last unfinished request, clipped to the measured window",
+    "waiting": "while some request of it waits for its first token, clipped to the measured window; a queue seen from outside the server",
+}
+_PUBLICATION = {
+    "tokens": "completed tokens: a prompt with the first token of its answer, an output token at its stamp; nothing of failed requests",
+    "requests": "completed requests: all of an answer's work at its end; nothing of what did not end as planned",
+}
+
+
+def declared_fairness(spec: RunSpec) -> Fairness:
+    """What holds for a run: as declared, else the defaults."""
+    return spec.fairness or default_fairness(spec.window.measured_ns)
+
+
+def identity_words(identity: str) -> str:
+    """How an identity is called."""
+    return _IDENTITY[identity].split(" sent")[0]
+
+
+def declarations(declared: Fairness) -> tuple[tuple[str, str], ...]:
+    """Pairs (what, how): the five declarations without the guarantee, which an arm has of its own, then widths and quanta."""
+    aging = "none declared" if declared.aging_quantum_ns is None else f"one step for every {_s(declared.aging_quantum_ns)} of waiting"
+    return (
+        ("identity", _IDENTITY[declared.identity]),
+        ("eligibility interval", _ELIGIBLE[declared.eligible]),
+        (
+            "service cost",
+            f"w_p = {declared.input_weight:g} a prompt token, cached ones too; w_q = {declared.output_weight:g} an output token",
+        ),
+        ("publication event", _PUBLICATION[declared.publication]),
+        ("windows of the windowed gap", f"{_s(declared.window_ns)} wide, every {_s(declared.window_ns // 2)}"),
+        ("horizon of starvation", f"eligible for {_s(declared.horizon_ns)} with nothing completed"),
+        ("aging, for inversions", aging),
+    )
+
+
+def guarantee_words(declared: Fairness) -> str:
+    """The fifth declaration."""
+    own = declared.guarantee
+    if own is None:
+        return "none: what is measured is what happened, and bounds nothing"
+    said = ", ".join(f"{name} {_ANSWER[answer]}" for name, answer in own.premises.model_dump().items())
+    return f"VTC, Theorem 4.4: L_input = {own.longest_input}, M = {own.batch_tokens}; premises as declared: {said}"
+
+
+_ANSWER = {True: "yes", False: "no", None: "unknown"}
+
+
+def frame(declared: Fairness) -> str:
+    """Return what a fairness figure depends on, as one line: equal text, equal frame. The guarantee changes no number and is left out."""
+    return json.dumps(declared.model_dump(exclude={"guarantee"}), sort_keys=True)
+
+
+def _s(ns: int) -> str:
+    return f"{ns / NS_PER_S:g} s"
