@@ -15,12 +15,15 @@ class CostModel:
 
     ``base_ns`` for each iteration, ``prefill_token_ns`` for each prompt or rebuild row, ``decode_row_ns`` for each decode row,
     ``context_token_ns`` for each KV row an interval reads (the sum of interval ends: history is read once for each interval).
+    ``transfer_base_ns`` and ``transfer_row_ns``: one movement of KV between pools or tiers and each row of it, with all its layers.
     """
 
     base_ns: int
     prefill_token_ns: int
     decode_row_ns: int
     context_token_ns: int
+    transfer_base_ns: int = 0
+    transfer_row_ns: int = 0
 
     def cost_ns(self, plan: IterationPlan) -> int:
         """Duration of the iteration; 0 for a plan without work."""

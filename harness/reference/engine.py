@@ -24,6 +24,7 @@ from harness.reference.contract import (
 )
 from harness.reference.cost import CostModel
 from harness.reference.execute import Truths, execute
+from harness.reference.foreign import price_ns, receive, set_in_motion
 from harness.reference.policy import Completed, Policy
 from harness.reference.prefix import Chain, PrefixStore, Reuse
 from harness.reference.results import validate_result
@@ -62,19 +63,24 @@ class Core:
     def decide(self, state: SchedulerState) -> tuple[Authorized, int]:
         """Plan one iteration and price it. Raises ContractError when the plan breaks the contract."""
         plan = self.policy.plan(self.workload, state)
-        return authorize(self.policy, self.workload, state, plan), self.costs.cost_ns(plan)
+        authorized = authorize(self.policy, self.workload, state, plan)
+        return authorized, self.costs.cost_ns(plan) if self.workload.deployment is None else price_ns(self.workload, self.costs, plan)
+
+    def receive(self, state: SchedulerState, now_ns: int) -> SchedulerState:
+        """Publish what owners of transfers have to say at a cut; nothing without a declared deployment."""
+        return state if self.workload.deployment is None else receive(self.workload, self.costs, at_time(state, now_ns))
 
     def settle(self, state: SchedulerState) -> tuple[SchedulerState, Authorized, int, int]:
         """Decide until the plan has work or changes nothing: (state it was made from, plan, price in ns, preemptions on the way).
 
-        A plan may only preempt (a request that must give way to itself): that takes no time, and the next decision sees the freed rows.
-        Each such plan shortens the running queue, so there is an end.
+        A plan may only preempt (a request that must give way to itself), decline or move layers: that takes no time, and the next decision
+        sees what came of it. Each such plan shortens a queue or makes layers of a request move, so there is an end.
         """
         preempted = 0
         while True:
             authorized, cost_ns = self.decide(state)
             gone = len(authorized.plan.preempt.at)
-            if len(authorized.plan.work.at) or not gone:
+            if len(authorized.plan.work.at) or not (gone or len(authorized.plan.decline.at) or authorized.plan.layers.shape[1]):
                 return state, authorized, cost_ns, preempted
             preempted += gone
             state = self.publish(state, authorized, execute(state, authorized, Truths(), tokens=False), state.now_ns)
@@ -83,6 +89,8 @@ class Core:
         """Validate a result and return the successor state. Raises ContractError when the result breaks the contract."""
         require(validate_result(state, authorized, result))
         after = advance(state, authorized, result, now_ns)
+        if self.workload.deployment is not None:
+            after = set_in_motion(self.workload, self.costs, state, authorized, after)
         # Token ids give away the seed that realized lengths are drawn from.
         seen = result if result.tokens is None else result._replace(tokens=None)
         memory = self.policy.learn(self.workload, state, Completed(authorized, seen, now_ns))
@@ -94,7 +102,10 @@ def online_workload(
 ) -> WorkloadManifest:
     """The manifest under which ``policy`` runs: identity and parameters are the policy's own."""
     parameters = tuple(sorted(policy.parameters.items()))
-    return WorkloadManifest(workload_id, clock, policy.policy_id, policy.policy_version, policy.tie_break, budgets, requests, parameters)
+    return WorkloadManifest(
+        workload_id, clock, policy.policy_id, policy.policy_version, policy.tie_break, budgets, requests, parameters,
+        policy.deployment(budgets),
+    )  # fmt: skip
 
 
 class Published(NamedTuple):

@@ -15,7 +15,9 @@ A policy is a class with a ``card`` and a ``plan``; put it into ``harness/refere
 4. A policy object holds parameters only. What it must remember (counters, queue levels) is an immutable value in ``state.memory``,
    published by the core at two events: ``observe`` after arrivals and cancellations were published, ``learn`` after a completed result.
    Both return the new value; ``initial_memory`` is the first.
-5. The card states the contract K_m (F65), the evidence basis, parameters, and what must not be claimed. No policy is called exact.
+5. ``plan.decline`` turns waiting requests away for good, with a reason; a policy that does so says ``declines``. One that needs a second
+   pool or a second tier returns it from ``deployment``; what the owners of transfers publish stands in READY and ``state.foreign``.
+6. The card states the contract K_m (F65), the evidence basis, parameters, and what must not be claimed. No policy is called exact.
 
 ``tests/unit/test_policies_contract.py`` runs over the registry: a new policy is under it as soon as it is registered.
 """
@@ -27,7 +29,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from harness.errors import Problem, UsageError
-from harness.reference.contract import Authorized, IterationPlan, IterationResult, SchedulerState, WorkloadManifest
+from harness.reference.contract import Authorized, Budgets, IterationPlan, IterationResult, SchedulerState, WorkloadManifest
+from harness.reference.deployment import Deployment
 from harness.reference.table import Int64, Table
 
 
@@ -86,6 +89,8 @@ class Policy:
     """
 
     card: ClassVar[Card]
+    declines: ClassVar[bool] = False
+    """Whether a plan may decline requests; a server then answers nothing of a request before it was let in."""
 
     def __init__(self, **parameters: int) -> None:
         _check(self.card, parameters)
@@ -113,6 +118,10 @@ class Policy:
     def fields(self, workload: WorkloadManifest, state: SchedulerState, members: Table) -> Mapping[str, Int64]:  # noqa: ARG002 - the seam
         """Values of the policy's own tie-break fields for ``members`` (n,)."""
         return {}
+
+    def deployment(self, budgets: Budgets) -> Deployment | None:  # noqa: ARG002 - the seam
+        """What this policy runs on beside one pool with all KV on the device, within ``budgets``; it is declared with the workload."""
+        return None
 
     def initial_memory(self) -> object:
         """Memory before anything arrived."""

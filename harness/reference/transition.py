@@ -138,19 +138,29 @@ def advance(state: SchedulerState, authorized: Authorized, result: IterationResu
         raise ValueError(f"input_state_version={plan.input_state_version}: the state is at {state.state_version}")
     cells, added = _progress(members, plan.work.at, result.rows, now_ns)
     running, finished, released = _retire(cells, plan.work.at, result.rows)
-    suspended, waiting = state.suspended.without(plan.resume.at), state.waiting.without(plan.admit.at)
+    suspended, waiting, declined = state.suspended.without(plan.resume.at), state.waiting.without(plan.admit.at), state.declined
     if len(plan.preempt.at):
         lost = state.running.take(plan.preempt.at)
         released += int(lost.resident.sum())
         suspended = join((_suspended(lost), suspended))
+    if len(plan.decline.at):
+        waiting, finished, declined = _declined(state, authorized, finished)
     service = state.service
     if result.recomputed_rows == 0 or result.debits.any():
         service = service + result.debits
         service.flags.writeable = False
     return SchedulerState(
         state.decision_id + 1, state.state_version + 1, now_ns, running, suspended, waiting, finished, service,
-        state.held_rows + credit_rows(state, plan.admit) + added - released, state.recomputed_rows + result.recomputed_rows, state.memory,
+        state.held_rows + credit_rows(state, plan.admit) + added - released, state.recomputed_rows + result.recomputed_rows, state.memory, state.foreign, declined,
     )  # fmt: skip
+
+
+def _declined(state: SchedulerState, authorized: Authorized, finished: Table) -> tuple[Table, Table, Int64]:
+    """Waiting queue without those let in or declined, the finished with the latter's terminal generation, and who was declined and why."""
+    plan = authorized.plan
+    lost = _successors(state.waiting.take(plan.decline.at))
+    waiting = state.waiting.without(np.sort(np.concatenate((plan.admit.at, plan.decline.at))))
+    return waiting, join((finished, lost)), np.concatenate((state.declined, (lost.handle, plan.reasons)), axis=1)
 
 
 def _progress(members: Table, at: Int64, rows: Int64, now_ns: int) -> tuple[Int64, int]:

@@ -27,6 +27,8 @@ from harness.reference.contract import (
     credit_rows,
     eligible,
 )
+from harness.reference.deployment import NO_LAYERS, Layered
+from harness.reference.foreign_rules import FOREIGN_CODES, declines, deployed
 from harness.reference.keys import first_descent, order_keys
 from harness.reference.policy import Policy
 from harness.reference.projection import LEAKS
@@ -56,7 +58,7 @@ PLAN_CODES: Final = (
     "stale_state", "stale_decision", "policy_identity", "queue_intent", "duplicate_member", "not_admitted", "unknown_request",
     "terminal_request", "stale_generation", "stale_snapshot", "stale_suspension", "unready_request", "view_frontiers", "decode_clock",
     "illegal_interval", "multi_row_decode", "forged_phase", "forged_positions", "token_budget", "sequence_budget", "kv_capacity",
-    "ledger_drift", "tie_break_evidence", "tie_break_order", "physical_block_leak", "hidden_truth_leak",
+    "ledger_drift", "tie_break_evidence", "tie_break_order", "physical_block_leak", "hidden_truth_leak", *FOREIGN_CODES,
 )  # fmt: skip
 """Every reason for which a plan is refused."""
 
@@ -92,7 +94,7 @@ def refusal(code: str, what: str) -> Problem:
 
 def _judge(policy: Policy, workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan) -> tuple[list[Problem], Table]:
     problems = list(_identity(workload, state, plan))
-    if not (plan.preempt is plan.resume is plan.admit is NO_MOVES):
+    if not (plan.preempt is plan.resume is plan.admit is plan.decline is NO_MOVES):
         problems += _intents(state, plan)
     if problems:
         return problems, state.running  # positions mean nothing under another state or broken intents
@@ -105,6 +107,8 @@ def _judge(policy: Policy, workload: WorkloadManifest, state: SchedulerState, pl
             problems += _frontiers(plan.work, picked)
             problems += _intervals(members, plan.work)
         problems += _evidence(policy, workload, state, plan, members)
+        if not (workload.deployment is None and plan.layers is NO_LAYERS):
+            problems += [refusal(*found) for found in deployed(workload, state, plan, members)]
     problems += _budgets(workload, state, plan)
     if plan.notes:
         problems += _notes(plan)
@@ -125,9 +129,11 @@ def _intents(state: SchedulerState, plan: IterationPlan) -> Iterator[Problem]:
         ("preempt", plan.preempt, state.running),
         ("resume", plan.resume, state.suspended),
         ("admit", plan.admit, state.waiting),
+        ("decline", plan.decline, state.waiting),
     ):
         if len(move.at):
             yield from _check_move(name, move, queue)
+    yield from (refusal(*found) for found in declines(state, plan))
     if len(plan.preempt.at) and len(plan.resume.at) + len(plan.admit.at) and not len(plan.work.at):
         # Decisions are repeated until one has work: members that change places without any could do so for ever.
         yield refusal("queue_intent", f"preempt={plan.preempt.at.tolist()}: lets others in for it and gives nobody work")
@@ -248,8 +254,9 @@ def _budgets(workload: WorkloadManifest, state: SchedulerState, plan: IterationP
         yield refusal("token_budget", f"tokens={tokens}: the budget is {limit.tokens} (F05)")
     if sequences > limit.sequences:
         yield refusal("sequence_budget", f"sequences={sequences}: the budget is {limit.sequences} (F06)")
-    if kv_rows > limit.kv_capacity:
-        yield refusal("kv_capacity", f"kv_rows={kv_rows}: the capacity is {limit.kv_capacity}")
+    capacity = limit.kv_capacity + (workload.deployment.host_rows if isinstance(workload.deployment, Layered) else 0)
+    if kv_rows > capacity:
+        yield refusal("kv_capacity", f"kv_rows={kv_rows}: the capacity is {capacity}")
     if plan.ledger != Ledger(tokens, sequences, kv_rows):
         yield refusal("ledger_drift", f"ledger={tuple(plan.ledger)}: the work adds up to {(tokens, sequences, kv_rows)}")
 

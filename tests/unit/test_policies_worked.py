@@ -13,6 +13,7 @@ from harness.reference import contract as c
 from harness.reference import table as t
 from harness.reference.contract import Budgets, Declaration, declared_table
 from harness.reference.cost import CostModel
+from harness.reference.deployment import HOPELESS
 from harness.reference.engine import Core, online_workload
 from harness.reference.execute import Truths, execute
 from harness.reference.policies.fastserve import LEVEL, skip_join_level
@@ -330,7 +331,7 @@ def test_greed_for_reuse_starves_the_cold_group_and_a_quota_does_not() -> None:
     assert hot_and_cold("preble-like-quota") == (8, 1)
 
 
-def test_the_earliest_deadline_comes_in_first_and_a_hopeless_one_last() -> None:
+def test_the_earliest_deadline_comes_in_first_and_a_hopeless_one_is_declined() -> None:
     """Numbers of our own: 1 ms base and 1 ms a prompt row, TTFT limits by request; one slot."""
     made = core("scorpio-like-deadline", Budgets(8, 1, 100), base_ns=MS, prefill_row_ns=MS, decode_row_ns=MS)
     rows = [Declaration(0, 0, 4, 1, ttft_ns=900 * MS), Declaration(1, 1, 4, 1, ttft_ns=4 * MS), Declaration(2, 2, 4, 1, ttft_ns=50 * MS)]
@@ -341,17 +342,20 @@ def test_the_earliest_deadline_comes_in_first_and_a_hopeless_one_last() -> None:
     while len((authorized := made.decide(state)[0]).plan.work.at):
         order += authorized.plan.admit.keys[0].tolist()
         state = made.publish(state, authorized, execute(state, authorized, truths, tokens=False), state.now_ns + 5 * MS)
-    assert order == [2, 0, 1]
+    assert order == [2, 0]
+    assert state.declined.tolist() == [[1], [HOPELESS]]  # five ms alone, four allowed
 
 
 def test_nobody_comes_in_beyond_the_tightest_token_gap() -> None:
     """A decode with a gap limit of 10 ms, base 1 ms, 1 ms a row: eight prompt rows fit beside it, of a prompt of twenty."""
     made = core("scorpio-like-deadline", Budgets(64, 4, 100), base_ns=MS, prefill_row_ns=MS, decode_row_ns=MS)
     decoding = member(0, prompt=4, emitted=1, computed=4, committed=4, resident=4, last_ns=0, tbt_ns=10 * MS)
-    plan = made.decide(make_state(decoding, waiting=(member(1, prompt=20),), held=4))[0].plan
+    memory = made.policy.initial_memory()
+    plan = made.decide(make_state(decoding, waiting=(member(1, prompt=20),), held=4)._replace(memory=memory))[0].plan
     assert plan.work.widths.tolist() == [1, 8]
     tight = member(0, prompt=4, emitted=1, computed=4, committed=4, resident=4, last_ns=0, tbt_ns=2 * MS)
-    assert len(made.decide(make_state(tight, waiting=(member(1, prompt=20),), held=4))[0].plan.admit.at) == 0
+    state = make_state(tight, waiting=(member(1, prompt=20),), held=4)._replace(memory=memory)
+    assert len(made.decide(state)[0].plan.admit.at) == 0
 
 
 def test_a_cohort_fills_its_seats_whatever_the_token_budget_leaves() -> None:
