@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from analysis.capacity_declared import Search
-from analysis.model import CheckResult, Outcome
+from analysis.gates import GATES
+from analysis.model import CheckResult, Claim, Outcome, Verdict
 from analysis.run import RunMeasures
 from harness.errors import Problem, UsageError
 from harness.record.reader import RunRecord
@@ -38,7 +39,7 @@ class ProbeRun:
     """What one run at one rate says. ``valid`` of ``offered``: counts of the cohort, unsent or cut off requests offered and not valid.
 
     ``overloaded``: the backlog grew; None: not known. ``blocked``: what stands against a capacity claim from this run, gate codes or words;
-    ``seed``: root seed of its draws. ``offered_rate`` in req/s and ``watts`` (mean power over the window) where they were measured.
+    ``alarms``: failed gates that are tests with a published rate of false alarms, which a search must expect over its many runs. ``seed``: root seed of its draws. ``offered_rate`` in req/s and ``watts`` (mean power over the window) where they were measured.
     """
 
     phase: Phase
@@ -53,6 +54,7 @@ class ProbeRun:
     sent_share: float | None = None
     offered_rate: float | None = None
     watts: float | None = None
+    alarms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not (0 <= self.valid <= self.offered and 0 < self.rate < math.inf):
@@ -63,6 +65,11 @@ class ProbeRun:
     def key(self) -> Key:
         """Which probe it answers."""
         return self.phase, self.rate, self.replicate
+
+    @property
+    def alarmed(self) -> tuple[str, ...]:
+        """Alarms that overload does not explain."""
+        return () if self.overloaded else self.alarms
 
     @property
     def objections(self) -> tuple[str, ...]:
@@ -77,6 +84,7 @@ def probe_run(
 ) -> ProbeRun:
     """Reduce a measured run to what a search needs. ``standing``: answers that stand against Claim.CAPACITY (``standing_against``)."""
     spec, counted, figures = record.spec, measures.outcomes, measures.figures
+    alarms = tuple(check.code for check in standing if is_alarm(check))
     attainment, offered_rate = figures["attainment"], figures["offered_rate"]
     unknown = () if attainment.status == "ok" else (f"attainment {attainment.status}: {attainment.reason}",)
     due = sum(arrivals.due for arrivals in measures.sent.arrivals)
@@ -89,11 +97,18 @@ def probe_run(
         valid=min(counted.counts[Outcome.VALID], counted.offered),  # more valid than offered: the partition is open, and blocked says so
         offered=counted.offered,
         overloaded=measures.load.flag,
-        blocked=(*(check.code for check in standing), *unknown),
+        blocked=(*(check.code for check in standing if check.code not in alarms), *unknown),
         sent_share=sum(arrivals.sent for arrivals in measures.sent.arrivals) / due if due else None,
         offered_rate=offered_rate.value,
         watts=watts,
+        alarms=alarms,
     )
+
+
+def is_alarm(check: CheckResult) -> bool:
+    """Whether a gate failed that is a statistical test and protects no integrity: it fires on healthy runs too, at a published rate."""
+    rates = GATES[check.code].rates if check.code in GATES else None
+    return check.verdict is Verdict.FAIL and rates is not None and Claim.INTEGRITY not in check.protects
 
 
 @dataclass(frozen=True, slots=True)

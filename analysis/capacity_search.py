@@ -22,6 +22,9 @@ from harness.errors import Problem, UsageError
 DIGITS = 6
 """Rates are rounded to the digits a load label shows (``%g``), so that text, folder name and number are one and the same rate."""
 
+FALSE_ALARM = 0.01
+"""Of a statistical gate, per healthy run, at most (DESIGN 8); and of the whole grid for having more alarms than that explains."""
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -143,9 +146,13 @@ def _ask(search: Search, rates: Sequence[float], count: int, runs: Mapping[Key, 
     All rates of a replicate before the next one, in an order drawn for it: drift of the host then favours no rate.
     """
     keys: list[list[Key]] = [[("grid", rate, replicate) for rate in rates] for replicate in range(count)]
-    for run in (runs[key] for block in keys for key in block if key in runs):
+    made = [runs[key] for block in keys for key in block if key in runs]
+    for run in made:
         if run.objections:
             return _spoiled(run, tuple(rates))
+    alarmed = [run for run in made if run.alarmed]
+    if len(alarmed) > allowed_alarms(len(rates) * count):
+        return _too_many_alarms(alarmed, tuple(rates), count)
     for replicate, block in enumerate(keys):
         missing = [rate for _, rate, _ in (key for key in block if key not in runs)]
         if missing:
@@ -176,6 +183,23 @@ def _spoiled(run: ProbeRun, rates: tuple[float, ...]) -> Done:
     """End the search for want of evidence. In the grid at once: leaving a run out, or trying until one suits, would choose the data."""
     text = f"{run.phase} run at {run.rate:g}, replicate {run.replicate}, is no evidence: {', '.join(run.objections)}"
     return Done(rates, 0, Reason("no_evidence", text, "mend what the gates name, and search again under a new root seed"))
+
+
+def allowed_alarms(runs: int) -> int:
+    """Runs out of ``runs`` that may alarm before chance no longer explains it: more come by chance in one healthy grid of a hundred.
+
+    One alarm in a hundred healthy runs would otherwise spoil one search in four. The runs stay in the data: leaving them out would choose.
+    """
+    return int(stats.binom.ppf(1 - FALSE_ALARM, runs, FALSE_ALARM))
+
+
+def _too_many_alarms(alarmed: Sequence[ProbeRun], rates: tuple[float, ...], count: int) -> Done:
+    """End a grid in which a statistical gate fires more often than it does on healthy runs."""
+    total = len(rates) * count
+    codes = ", ".join(sorted({code for run in alarmed for code in run.alarmed}))
+    where = ", ".join(f"{run.rate:g}/{run.replicate}" for run in alarmed)
+    text = f"{len(alarmed)} of {total} grid runs fail {codes} (rate/replicate {where}); chance explains {allowed_alarms(total)}"
+    return Done(rates, 0, Reason("no_evidence", text, "mend what the gate names, and search again under a new root seed"))
 
 
 def _foreign(run: ProbeRun, asked: float) -> None:

@@ -56,8 +56,10 @@ def window_length(context: RunContext) -> Finding:
 
 
 def needed_requests(context: RunContext) -> int:
-    """Fewest requests that support the declared metric; 2 (a median) when nothing is declared."""
-    rank = context.record.spec.rank
+    """Fewest requests that support the declared metric, or a search's target; 2 (a median) when nothing is declared."""
+    rank, probe = context.record.spec.rank, context.record.spec.probe
+    if probe is not None:
+        return math.ceil(1 / (1 - probe.search.attainment) - 1e-9)
     if rank is None:
         return FLOOR["p50"]
     attainment = math.ceil(1 / (1 - rank.attainment) - 1e-9) if rank.metric in ("goodput", "attainment") else FLOOR["p50"]
@@ -107,6 +109,7 @@ def cache_state(context: CellContext) -> Finding:
     """What the cache held before each replicate is what the manifest says."""
     runs = [r for r in context.runs if r.record.requests.num_rows]
     need(bool(runs), "no replicate recorded a request")
+    need(context.spec.evidence_class != "imported", "imported: a log does not say what the cache held before it")
     policy = context.spec.workload.cache
     if policy == "warm":
         warm = context.spec.window.warm_up_ns / SECOND

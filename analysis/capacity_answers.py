@@ -1,0 +1,29 @@
+"""From a sealed run to the answer it gives to a search: measured, held against every gate that protects a capacity, reduced to counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.capacity_runs import ProbeRun, probe_run
+from analysis.gates import RunContext, run_checks, standing_against
+from analysis.model import CheckResult, Claim
+from analysis.run import RunMeasures, measure_run
+from harness.errors import UsageError
+from harness.record.reader import RunRecord
+
+
+def answer_of(record: RunRecord) -> ProbeRun:
+    """Measure a run and say what it answers. Raises UsageError ``not_a_probe`` for a run of no search."""
+    measures = measure_run(record)
+    context = RunContext(record, measures.clocks, measures.outcome, measures.outcomes, measures.figures)
+    return answer_from(record, measures, run_checks(context))
+
+
+def answer_from(record: RunRecord, measures: RunMeasures, checks: Sequence[CheckResult]) -> ProbeRun:
+    """The same for a run that was measured and checked already. Power is not sampled by this version, so watts are not known."""
+    probe = record.spec.probe
+    if probe is None:
+        what = f"{record.spec.cell}/{record.spec.replicate}: the run answers no probe of a search"
+        raise UsageError.single("not_a_probe", what, "give runs of a campaign with load: {capacity: ...}")
+    where = f"{record.spec.cell}/{record.spec.replicate}/{record.spec.attempt}"
+    return probe_run(probe.phase, record, measures, standing_against({Claim.CAPACITY}, checks, "run", where))
