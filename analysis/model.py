@@ -328,6 +328,10 @@ EffectVerdict = Literal["better", "worse", "equivalent", "unresolved", "unclaime
 """Of arm b against arm a. ``unclaimed``: shown, and nothing is claimed of it."""
 
 
+Declaration = Literal["declared", "post_hoc", "by_caller"]
+"""Since when metric and margin stand: before the runs in both manifests; chosen afterwards; or fixed by what calls a gate."""
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
     """Arm b against arm a. ``low``/``high``: simultaneous interval of ratio (log scale) or difference; ``margin`` on that scale, infinite
@@ -355,7 +359,7 @@ class Effect:
     p: float | None = None
     p_holm: float | None = None
     exact: ExactTest | None = None
-    declaration: Literal["declared", "post_hoc"] = "declared"
+    declaration: Declaration = "declared"
     reason: str = ""
     noise: NoiseFloor | None = None
     noise_reason: str = "no A/A run given"

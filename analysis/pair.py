@@ -10,7 +10,7 @@ from analysis.campaign import cell_in_context, side_of
 from analysis.compare import Side, compare
 from analysis.effects import Frame, Replicates, effect_between
 from analysis.gates import CellContext, PairContext, pair_checks
-from analysis.model import CellAnalysis, Comparison, Effect, NoiseFloor, Reason
+from analysis.model import CellAnalysis, Comparison, Declaration, Effect, NoiseFloor, Reason
 from analysis.noise import broken_floor, identical, stands_apart, stands_elsewhere, widest
 from analysis.ranking import arm_reasons
 from harness.errors import UsageError
@@ -30,6 +30,11 @@ class Contender:
     context: CellContext
     spec: RunSpec
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Which cell of which campaign, whatever the user called it."""
+        return self.spec.campaign_digest, self.spec.cell
+
     def replicates(self, metric: str) -> Replicates:
         """The figure of every replicate that has one, with server starts and schedule digests."""
         runs = {r.replicate: r for r in self.cell.runs}
@@ -47,6 +52,7 @@ class Declared:
     margin_source: str
     confidence: float
     post_hoc: str
+    declaration: Declaration
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,7 @@ def hold(
     if comparison.comparable and effect is None:
         reasons = (*reasons, _no_effect(a, b, declared.metric))
     if effect is not None:
-        effect = with_noise(effect, a, declared, noise)
+        effect = with_noise(effect, (a, b), declared, noise)
         reasons = (*reasons, *([broken_floor(effect.noise)] if effect.noise and stands_apart(effect.noise.effect) else []))
         effect = _claimed(effect, declared, reasons)
     return Versus(comparison, declared, effect, reasons, a.cell.figures[declared.metric].unit)
@@ -132,7 +138,9 @@ def declare(a: Contender, b: Contender, margin: float | None, *, ahead: bool) ->
         why = f"margin={margin:g}: the margin declared before the run is {margins[0]:g}"
     source = "declared" if found in margins else "none" if found is None else "given now"
     confidence = max((rank.confidence for rank in ranks), default=0.95)
-    return Declared(metric, found, source, confidence, "" if ahead and found is not None else why)
+    if ahead and found is not None:
+        return Declared(metric, found, source, confidence, "", "by_caller" if why else "declared")
+    return Declared(metric, found, source, confidence, why, "post_hoc" if why else "declared")
 
 
 def _effect(a: Contender, b: Contender, declared: Declared, one_campaign: bool) -> Effect | None:
@@ -147,7 +155,7 @@ def _effect(a: Contender, b: Contender, declared: Declared, one_campaign: bool) 
 def _no_effect(a: Contender, b: Contender, metric: str) -> Reason:
     shared = _shared_runs(a, b)
     if shared:
-        what = f"both sides hold the same {shared} runs: a measurement is no evidence about itself"
+        what = f"runs={shared} held by both sides: a measurement is no evidence about itself"
         return Reason("same_runs", what, "name two cells, or the cells of two campaigns")
     for side in (a, b):
         figure = side.cell.figures[metric]
@@ -185,24 +193,23 @@ def _claimed(effect: Effect, declared: Declared, reasons: Sequence[Reason]) -> E
     """Take the verdict from an effect that nobody declared, or that a gate stands against."""
     why = [f"post_hoc: {declared.post_hoc}"] if declared.post_hoc else []
     why += [f"gates: {', '.join(sorted({r.code for r in reasons}))}"] if reasons else []
-    told = replace(
-        effect, declaration="post_hoc" if declared.post_hoc else "declared", reason="; ".join(filter(None, [*why, effect.reason]))
-    )
+    told = replace(effect, declaration=declared.declaration, reason="; ".join(filter(None, [*why, effect.reason])))
     return replace(told, verdict="unclaimed") if why else told
 
 
-def with_noise(effect: Effect, beside: Contender, declared: Declared, noise: Sequence[Contender]) -> Effect:
+def with_noise(effect: Effect, sides: tuple[Contender, Contender], declared: Declared, noise: Sequence[Contender]) -> Effect:
     """Put the widest fitting A/A floor beside an effect, or the reason why there is none."""
     if not noise:
         return replace(effect, noise_reason=NO_NOISE)
-    names = frozenset({effect.a, effect.b})
+    own = {side.key for side in sides}
     floors: list[NoiseFloor] = []
     elsewhere: list[str] = []
-    for one, two in combinations(sorted(noise, key=lambda c: c.side.name), 2):
-        if {one.side.name, two.side.name} == names or not identical(compare(one.side, two.side, same_campaign=same_campaign(one, two))):
+    for one, two in combinations(sorted(noise, key=lambda c: c.key), 2):
+        together = same_campaign(one, two)
+        if {one.key, two.key} == own or not identical(compare(one.side, two.side, same_campaign=together)):
             continue
-        differs = stands_elsewhere(one.side, beside.side)
-        found = None if differs else _effect(one, two, declared, same_campaign(one, two))
+        differs = stands_elsewhere(one.side, sides[0].side)
+        found = None if differs else _effect(one, two, declared, together)
         elsewhere += [differs] if differs else []
         floors += [NoiseFloor(f"{one.side.name} and {two.side.name}", found)] if found else []
     floor = widest(floors)

@@ -39,6 +39,12 @@ RATES: dict[int, ErrorRates] = {}
 """Error rates by number of pairs of replicates."""
 
 
+def rates_at(effect: Effect | None) -> ErrorRates | None:
+    """Return the published rates for as many pairs as an effect has, or for the next fewer; None where none were published."""
+    known = [r for r in sorted(RATES) if effect is not None and r <= effect.pairs]
+    return RATES[known[-1]] if known else None
+
+
 def decide(effect: Effect, metric: str) -> Regression:
     """Decide from the interval of candidate (b) against baseline (a); the margin is the effect's.
 

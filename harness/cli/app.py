@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from harness.cli import campaigns, policies, results, runtimes, sensitivity, tools, trace_files
+from harness.cli import campaigns, compare, gate, policies, results, runtimes, sensitivity, tools, trace_files
 from harness.record.provenance import version
 
 
@@ -17,6 +17,6 @@ def main() -> None:
     """
 
 
-for module in (campaigns, policies, results, runtimes, sensitivity, tools, trace_files):
+for module in (campaigns, compare, gate, policies, results, runtimes, sensitivity, tools, trace_files):
     for command in module.COMMANDS:
         main.add_command(command)

@@ -1,4 +1,4 @@
-"""analyze, compare, rank, report."""
+"""analyze, rank, report."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Any
 
 import click
 
-from analysis.compare import compare as compare_sides
-from analysis.compare import narrow
-from analysis.model import Comparison, Ranking, Refusal
+from analysis.model import Ranking, Refusal
 from analysis.report import render_html, render_markdown, render_terminal, to_json
 from harness.cli.output import OK, REFUSED, answers, console, emit_json, json_option, printable
-from harness.cli.sides import analyze_campaign, resolve_side
+from harness.cli.sides import analyze_campaign
 from harness.record.canonical import canonical_json
 
 campaign_argument = click.argument("campaign_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -34,53 +32,6 @@ def analyze(campaign_dir: Path, as_json: bool) -> int:
         render_terminal(found, console())
         console().print(printable(f"every figure, coordinate and seal: trigpoint report {campaign_dir}"))
     return OK
-
-
-@click.command()
-@click.argument("a")
-@click.argument("b")
-@click.option("--factor", "factors", multiple=True, help="Coordinate that may differ because it is the treatment; repeatable.")
-@click.option("--metric", help="Metric the sides are compared by; default: the one they declare.")
-@click.option("--papers", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Papers registry, for sides named paper:ID.")
-@json_option
-@answers
-def compare(a: str, b: str, factors: tuple[str, ...], metric: str | None, papers: Path | None, as_json: bool) -> int:
-    """Tell whether two results may be compared, and list every coordinate that stands between them.
-
-    A side is a cell's folder (CAMPAIGN/CELL), one attempt, or paper:ID. Exits 1 when they are not comparable.
-
-    Example: trigpoint compare results/quickstart/small@x1 results/quickstart/large@x1
-    """
-    side_a, digest_a = resolve_side(a, metric, papers)
-    side_b, digest_b = resolve_side(b, metric, papers)
-    same = digest_a is not None and digest_a == digest_b
-    found = compare_sides(side_a, side_b, factors=frozenset(factors), same_campaign=same)
-    if as_json:
-        emit_json(comparison_dict(found))
-    else:
-        print_comparison(found)
-    return OK if found.comparable else REFUSED
-
-
-def comparison_dict(found: Comparison) -> dict[str, Any]:
-    """Return the JSON answer of compare."""
-    rows = [{"coordinate": d.coordinate, "a": d.a, "b": d.b, "answer": d.answer, "remedy": d.remedy} for d in found.differences]
-    barred = [r for r in rows if r["answer"] in ("different", "unknown")]
-    allowed = [r for r in rows if r["answer"] not in ("different", "unknown")]
-    return {"a": found.a, "b": found.b, "comparable": found.comparable, "differences": barred, "allowed": allowed, "equal": found.equal}
-
-
-def print_comparison(found: Comparison) -> None:
-    """Print a comparison for people."""
-    out = console()
-    out.print(
-        printable(f"{found.a} against {found.b}: {'comparable' if found.comparable else 'NOT comparable'}; {found.equal} coordinates equal")
-    )
-    for d in found.differences:
-        a, b = narrow(d.a, d.b)
-        out.print(printable(f"  {d.answer:24s} {d.coordinate}: {a!r} | {b!r}"))
-        if d.answer in ("different", "unknown"):
-            out.print(printable(f"      -> {d.remedy}"))
 
 
 @click.command()
@@ -148,4 +99,4 @@ def report(campaign_dir: Path, out: Path | None, as_json: bool) -> int:
     return OK
 
 
-COMMANDS = (analyze, compare, rank, report)
+COMMANDS = (analyze, rank, report)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
-from analysis.campaign import analyze, side_of
+from analysis.campaign import analyze
 from analysis.compare import Side
+from analysis.coordinates import merge_runs
 from analysis.model import CampaignAnalysis
+from analysis.pair import Contender, contender
 from analysis.papers import find_paper, read_papers
 from harness.cli.places import attempts_below
 from harness.errors import HostError, Problem, TrigpointError, UsageError
+from harness.record.canonical import canonical_json
+from harness.record.coordinates import Known
 from harness.record.journal import read_campaign
 from harness.record.reader import RunRecord, find_attempts, latest_sealed, read_run
 
@@ -46,12 +51,12 @@ def _state(folder: Path, cell: str, replicate: int) -> str:
     return "cut, not sealed" if any(a.is_relative_to(here) for a in find_attempts(folder)) else "not run"
 
 
-def resolve_side(name: str, metric: str | None, papers: Path | None) -> tuple[Side, str | None]:
-    """Return the side a name stands for and the digest of its campaign (None for a paper)."""
+def resolve_side(name: str, metric: str | None, papers: Path | None) -> Contender | Side:
+    """Return what a name stands for: a cell with its replicates, or a paper's result, which has coordinates only."""
     if name.startswith(PAPER):
         if papers is None:
             raise UsageError.single("papers_missing", f"{name} names a paper's result, but no registry was given", "add --papers FILE")
-        return find_paper(read_papers(papers), name.removeprefix(PAPER)).side, None
+        return find_paper(read_papers(papers), name.removeprefix(PAPER)).side
     records, broken = load_records(Path(name))
     cells = sorted({r.spec.cell for r in records})
     if broken and not records:
@@ -59,5 +64,26 @@ def resolve_side(name: str, metric: str | None, papers: Path | None) -> tuple[Si
     if len(cells) != 1:
         what = f"{name} holds {len(cells)} cells ({', '.join(cells) or 'none'}); a side of a comparison is one cell"
         raise UsageError.single("side_ambiguous" if cells else "side_empty", what, "name one cell's folder: CAMPAIGN/CELL")
-    cell = analyze(records, incomplete=()).cells[0]
-    return side_of(cell, records[0].spec, metric, name), records[0].spec.campaign_digest
+    return contender(records, metric, name)
+
+
+def noise_beside(name: str, side: Contender, metric: str | None, campaign: Path | None) -> list[Contender]:
+    """Return the identical arms, at the load of ``side``, of an A/A campaign; None: of the campaign that ``name`` lies in, if any."""
+    folder = campaign or next((p for p in Path(name).resolve().parents if (p / "campaign.json").is_file()), None)
+    if folder is None:
+        return []
+    cells: dict[str, list[RunRecord]] = defaultdict(list)
+    for record in load_records(folder)[0]:
+        if record.spec.load == side.spec.load:
+            cells[record.spec.cell].append(record)
+    if campaign is not None and not cells:
+        what = f"noise={campaign}: holds no sealed run at load {side.spec.load.label()}"
+        raise UsageError.single("noise_empty", what, "name the folder of an A/A campaign that was run at this load")
+    twins: dict[bytes, list[str]] = defaultdict(list)
+    for cell, records in sorted(cells.items()):
+        frame = merge_runs([(r.spec.replicate, r.coordinates) for r in records])
+        twins[canonical_json({n: c.model_dump(exclude={"source", "reason"}) for n, c in frame.items()})].append(cell)
+    alike = sorted(cell for same in twins.values() if len(same) > 1 for cell in same)
+    own = side.side.coordinates["result.metric"]
+    by = metric or (str(own.value) if isinstance(own, Known) else None)
+    return [contender(cells[cell], by, f"{cell} of {cells[cell][0].spec.campaign}") for cell in alike]
