@@ -32,6 +32,7 @@ from harness.reference.table import (
     Int64,
     Phase,
     Table,
+    all_ones,
     join,
     pick,
 )
@@ -229,8 +230,11 @@ def make_work(members: Table, at: Int64, widths: Int64) -> Work:
     cells[: RESIDENT + 1] = pick(members, at)[: RESIDENT + 1]
     start = cells[RESIDENT]
     cells[POSITION] = start
-    cells[PHASE] = _DECODE if members.decoding else members.phase.take(at)
-    np.add(start, widths, cells[END])
+    if members.decoding and all_ones(widths):
+        cells[PHASE], cells[END] = _DECODE, members.limit.take(at)
+    else:
+        cells[PHASE] = members.phase.take(at)
+        np.add(start, widths, cells[END])
     cells.flags.writeable = False
     return Work(at, cells)
 

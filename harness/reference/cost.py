@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.reference.contract import END, PHASE, IterationPlan
+from harness.reference.table import all_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class CostModel:
         rows = len(plan.work.at)
         if not rows:
             return 0
-        decodes = rows - int(np.count_nonzero(work[PHASE]))  # Phase.DECODE is 0
+        decodes = rows if all_zero(work[PHASE]) else rows - int(np.count_nonzero(work[PHASE]))  # Phase.DECODE is 0
         prefill = plan.ledger.tokens - decodes
-        context = int(work[END].sum()) if self.context_token_ns else 0
+        context = sum(work[END].tolist()) if self.context_token_ns else 0
         return self.base_ns + prefill * self.prefill_token_ns + decodes * self.decode_row_ns + context * self.context_token_ns

@@ -36,6 +36,7 @@ class Truths:
         self._first = 0
         self._natural = np.empty(64, np.int64)
         self._seeds = np.empty(64, np.uint64)
+        self._asked, self._last = b"", np.zeros(0, np.int64)
 
     def add(self, handle: int, truth: Truth, *, oldest: int = 0) -> None:
         """Keep the truth of one request; those of numbers below ``oldest`` are never asked for again and may be dropped."""
@@ -55,6 +56,13 @@ class Truths:
     def natural(self, handles: Int64) -> Int64:
         """Output lengths at which end of sequence comes (k,)."""
         return self._natural.take(handles - self._first)
+
+    def last(self, handles: Int64, maximum: Int64) -> Int64:
+        """Number of the last output of requests (k,) with declared limits ``maximum`` (k,)."""
+        asked = handles.tobytes()
+        if asked != self._asked:  # the same requests run together for many iterations
+            self._asked, self._last = asked, np.minimum(self.natural(handles), maximum)
+        return self._last
 
     def tokens(self, handles: Int64, index: Int64) -> Int64:
         """Ids of output tokens ``index`` (0-based) of requests (k,)."""
@@ -85,11 +93,10 @@ def execute(
     else:
         rows[COMPUTED_BEFORE : EMITTED_AFTER + 1] = clocks_of(picked, rows[COMPLETED_END])
     emitted = rows[EMITTED_AFTER]
-    natural = truths.natural(work[HANDLE])
-    ended = emitted >= np.minimum(natural, picked[MAXIMUM])
+    ended = emitted >= truths.last(work[HANDLE], picked[MAXIMUM])
     if occurs(ended):
-        emits = emitted > rows[EMITTED_BEFORE]
-        rows[TERMINAL] = (ended & emits) * np.where(emitted >= natural, _STOP, _LENGTH)
+        emits, natural = emitted > rows[EMITTED_BEFORE], emitted >= truths.natural(work[HANDLE])
+        rows[TERMINAL] = (ended & emits) * np.where(natural, _STOP, _LENGTH)
     debits, rebuilt = service_of(state, authorized, rows)
     rows.flags.writeable = False
     ids = np.where(emitted > rows[EMITTED_BEFORE], truths.tokens(work[HANDLE], picked[EMITTED]), -1) if tokens else None

@@ -60,7 +60,7 @@ def validate_result(state: SchedulerState, authorized: Authorized, result: Itera
         return [refusal("stale_result", f"decision_id={result.decision_id}: decision and version are not those of the plan")]
     problems = list(_same_rows(plan, result))
     if not problems:
-        if not (authorized.members.decoding and _sound_decode_clocks(authorized.picked, result)):
+        if not (authorized.members.decoding and _sound_decode_clocks(plan, authorized.picked, result)):
             problems += _clocks(plan, authorized.picked, result)
         problems += _ends(authorized.picked, result)
         problems += _service(state, authorized, result)
@@ -69,14 +69,13 @@ def validate_result(state: SchedulerState, authorized: Authorized, result: Itera
 
 def service_of(state: SchedulerState, authorized: Authorized, rows: Int64) -> tuple[Int64, int]:
     """Completed semantic service by client (2, clients), prefill and decode rows, and the rows that were only rebuilt (F53)."""
-    done = rows[COMPLETED_END] - rows[RESIDENT]
-    phase = authorized.plan.work.cells[PHASE]
-    clients = state.service.shape[1]
+    work, clients = authorized.plan.work.cells, state.service.shape[1]
     debits = np.zeros((2, clients), np.int64)
-    mixed = not all_zero(phase)  # Phase.DECODE is 0
-    if not mixed and all_ones(done):  # as in most iterations
-        debits[1] = len(done) if clients == 1 else np.bincount(authorized.picked[CLIENT], minlength=clients)
+    if authorized.members.decoding and rows[COMPLETED_END].tobytes() == work[END].tobytes():  # one row each, as in most iterations
+        debits[1] = work.shape[1] if clients == 1 else np.bincount(authorized.picked[CLIENT], minlength=clients)
         return debits, 0
+    done, phase = rows[COMPLETED_END] - rows[RESIDENT], work[PHASE]
+    mixed = np.count_nonzero(phase)  # Phase.DECODE is 0
     if clients == 1:
         total = int(np.add.reduce(done))
         decoded = total if not mixed else int(done @ (phase == _DECODE))
@@ -140,7 +139,7 @@ _CLOCK_CODES: Final = (
 )  # fmt: skip
 
 
-def _sound_decode_clocks(picked: Int64, result: IterationResult) -> bool:
+def _sound_decode_clocks(plan: IterationPlan, picked: Int64, result: IterationResult) -> bool:
     """Whether ``_clocks`` would find nothing, for members that all decoded their one row: each clock moved by one (F07)."""
     rows = result.rows
     return (
@@ -148,7 +147,7 @@ def _sound_decode_clocks(picked: Int64, result: IterationResult) -> bool:
         and rows[COMPUTED_BEFORE].tobytes() == picked[COMPUTED].tobytes()
         and rows[EMITTED_BEFORE].tobytes() == picked[EMITTED].tobytes()
         and all_ones(rows[RESIDENT_AFTER : EMITTED_AFTER + 1] - picked[RESIDENT : EMITTED + 1])
-        and all_ones(rows[COMPLETED_END] - rows[RESIDENT])
+        and rows[COMPLETED_END].tobytes() == plan.work.cells[END].tobytes()
     )
 
 

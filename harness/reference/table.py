@@ -26,7 +26,7 @@ class Phase(IntEnum):
     """Recomputes rows below the semantic frontier after a preemption; emits nothing and debits no service."""
 
 
-_REBUILD = np.int64(Phase.REBUILD)  # comparing arrays with enum members costs microseconds
+_ONE, _REBUILD = np.int64(1), np.int64(Phase.REBUILD)  # comparing arrays with enum members costs microseconds
 
 
 class Terminal(IntEnum):
@@ -172,12 +172,11 @@ class Table:
         return Table(buffer.cells[:, end - len(new) - self._size : end], buffer, end)
 
     def _derive(self) -> None:
-        cells = self.cells
-        computed, prompt = cells[COMPUTED], cells[PROMPT]
+        computed, prompt = self.cells[COMPUTED], self.cells[PROMPT]
         if self.decoding:
-            self._phase, self._limit = np.zeros(self._size, np.int64), computed + 1
+            self._phase, self._limit = np.zeros(self._size, np.int64), computed + _ONE
         else:
-            rebuild, prefill = cells[RESIDENT] < computed, computed < prompt
+            rebuild, prefill = self.cells[RESIDENT] < computed, computed < prompt
             self._phase = np.where(rebuild, _REBUILD, prefill)
             self._limit = np.where(rebuild, computed, np.where(prefill, prompt, computed + 1))
         self._phase.flags.writeable = self._limit.flags.writeable = False

@@ -9,6 +9,7 @@ import numpy as np
 from harness.reference.contract import (
     EMITTED_AFTER,
     EMITTED_BEFORE,
+    PLANNED_END,
     RESIDENT_AFTER,
     TERMINAL,
     Authorized,
@@ -29,7 +30,6 @@ from harness.reference.table import (
     SNAPSHOT,
     Int64,
     Table,
-    all_ones,
     all_zero,
     is_identity,
     join,
@@ -169,12 +169,11 @@ def _progress(members: Table, at: Int64, rows: Int64, now_ns: int) -> tuple[Int6
     where = slice(None) if len(at) == len(members) and is_identity(at) else at  # whole columns at once when everybody ran
     cells[SNAPSHOT, where] += _ONE
     cells[RESIDENT : EMITTED + 1, where] = rows[RESIDENT_AFTER : EMITTED_AFTER + 1]
-    gained = rows[RESIDENT_AFTER] - rows[RESIDENT]
-    if members.decoding and all_ones(gained):  # an output came with each row
+    if members.decoding and rows[RESIDENT_AFTER].tobytes() == rows[PLANNED_END].tobytes():  # one row and one output each
         cells[LAST_NS, where] = now_ns
         return cells, len(at)
     cells[LAST_NS][at.compress(rows[EMITTED_AFTER] > rows[EMITTED_BEFORE])] = now_ns
-    return cells, int(np.add.reduce(gained))
+    return cells, int(np.add.reduce(rows[RESIDENT_AFTER] - rows[RESIDENT]))
 
 
 def _retire(cells: Int64, at: Int64, rows: Int64) -> tuple[Table, Table, int]:

@@ -36,6 +36,7 @@ from harness.reference.table import (
     COMMITTED,
     COMPUTED,
     EMITTED,
+    EMPTY,
     EPOCH,
     GENERATION,
     HANDLE,
@@ -71,9 +72,9 @@ class ContractError(TrigpointError):
 
 def authorize(policy: Policy, workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan) -> Authorized:
     """Validate and bind. Raises ContractError with every problem."""
-    problems, members = _judge(policy, workload, state, plan)
+    problems, members, picked = _judge(policy, workload, state, plan)
     require(problems)
-    return Authorized.of(plan, members)
+    return Authorized(plan, members, picked)
 
 
 def validate_plan(policy: Policy, workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan) -> list[Problem]:
@@ -92,27 +93,34 @@ def refusal(code: str, what: str) -> Problem:
     return Problem(code, what, "correct the policy or executor that wrote this record; the iteration was not run")
 
 
-def _judge(policy: Policy, workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan) -> tuple[list[Problem], Table]:
-    problems = list(_identity(workload, state, plan))
+def _judge(policy: Policy, workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan) -> tuple[list[Problem], Table, Int64]:
+    """Problems, the members that may run, and their columns in plan order (no column as long as positions mean nothing)."""
+    stated = (plan.input_state_version, plan.decision_id, plan.policy_id, plan.policy_version)
+    problems: list[Problem] = []
+    if stated != (state.state_version, state.decision_id, workload.policy_id, workload.policy_version):
+        problems += _identity(workload, state, plan)
     if not (plan.preempt is plan.resume is plan.admit is plan.decline is NO_MOVES):
         problems += _intents(state, plan)
     if problems:
-        return problems, state.running  # positions mean nothing under another state or broken intents
+        return problems, state.running, EMPTY.cells  # positions mean nothing under another state or broken intents
     members = eligible(state, plan.preempt, plan.resume, plan.admit)
-    problems = list(_reach(members, plan.work))
+    problems += _reach(members, plan.work)
+    picked, tokens = EMPTY.cells, None
     if not problems:
         picked = pick(members, plan.work.at)
-        if not (members.decoding and _sound_decodes(plan.work, picked)):
+        if members.decoding and _sound_decodes(members, plan.work, picked):
+            tokens = len(plan.work.at)
+        else:
             problems += _binding(state, plan.work, picked)
             problems += _frontiers(plan.work, picked)
             problems += _intervals(members, plan.work)
         problems += _evidence(policy, workload, state, plan, members)
         if not (workload.deployment is None and plan.layers is NO_LAYERS):
             problems += [refusal(*found) for found in deployed(workload, state, plan, members)]
-    problems += _budgets(workload, state, plan)
+    problems += _budgets(workload, state, plan, tokens)
     if plan.notes:
         problems += _notes(plan)
-    return problems, members
+    return problems, members, picked
 
 
 def _identity(workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan) -> Iterator[Problem]:
@@ -165,21 +173,20 @@ def _where(wrong: Int64, work: Work) -> str:
     return f"request={cells[HANDLE]}:{cells[GENERATION]} [{cells[RESIDENT]}, {cells[END]})"
 
 
-def _sound_decodes(work: Work, picked: Int64) -> bool:
+def _sound_decodes(members: Table, work: Work, picked: Int64) -> bool:
     """Whether ``_binding``, ``_frontiers`` and ``_intervals`` would find nothing, for members that all decode: their rules at once.
 
     Most iterations are of this kind, and comparing the bytes of whole columns costs a third. It names nothing, so what it does not accept
     goes through the rules one by one; a test holds the two against each other over forged records.
     """
-    cells, start = work.cells, picked[RESIDENT].tobytes()
+    cells, computed, end = work.cells, picked[COMPUTED].tobytes(), work.cells[END].tobytes()
     return (
         cells[: RESIDENT + 1].tobytes() == picked[: RESIDENT + 1].tobytes()
-        and cells[POSITION].tobytes() == start == picked[COMPUTED].tobytes() == picked[COMMITTED].tobytes()
+        and cells[POSITION].tobytes() == computed == picked[RESIDENT].tobytes() == picked[COMMITTED].tobytes()
         and all_zero(cells[PHASE])  # Phase.DECODE
-        and all_ones(cells[END] - cells[RESIDENT])
+        and end == members.limit.take(work.at).tobytes()  # of a decode: computed + 1
+        and end == (picked[PROMPT] + picked[EMITTED]).tobytes()  # computed = prompt + emitted - 1
         and all_ones(picked[READY])
-        and (picked[PROMPT] + picked[EMITTED]).tobytes() == cells[END].tobytes()  # computed = prompt + emitted - 1
-        and not occurs(picked[RESIDENT] < 0)
     )
 
 
@@ -245,10 +252,10 @@ def freed_rows(state: SchedulerState, plan: IterationPlan) -> int:
     return int(state.running.resident.take(plan.preempt.at).sum()) if len(plan.preempt.at) else 0
 
 
-def _budgets(workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan) -> Iterator[Problem]:
-    limit = workload.budgets
-    widths, sequences = plan.work.widths, len(plan.work.at)
-    tokens = widths.size if all_ones(widths) else int(np.add.reduce(widths))
+def _budgets(workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan, tokens: int | None) -> Iterator[Problem]:
+    """``tokens``: rows of the work, when they were counted already."""
+    limit, sequences = workload.budgets, len(plan.work.at)
+    tokens = int(np.add.reduce(plan.work.widths)) if tokens is None else tokens
     kv_rows = state.held_rows - freed_rows(state, plan) + credit_rows(state, plan.admit) + tokens
     if tokens > limit.tokens:
         yield refusal("token_budget", f"tokens={tokens}: the budget is {limit.tokens} (F05)")
