@@ -59,7 +59,7 @@ class Truths:
 
     def last(self, handles: Int64, maximum: Int64) -> Int64:
         """Number of the last output of requests (k,) with declared limits ``maximum`` (k,)."""
-        asked = handles.tobytes()
+        asked = handles.tobytes() + maximum.tobytes()
         if asked != self._asked:  # the same requests run together for many iterations
             self._asked, self._last = asked, np.minimum(self.natural(handles), maximum)
         return self._last
