@@ -21,6 +21,7 @@ from workloads.tenants import Senders, assign
 from workloads.tokens import TokenSource
 from workloads.traces import load_trace
 from workloads.transforms import to_ns
+from workloads.without import Crowd, without_clients
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +109,11 @@ def _resolve(plan: WorkloadPlan, trace: Trace | None, chat_overhead: int) -> _Re
     rows = assemble(plan, trace)
     if not len(rows.trace):
         raise _empty(plan, rows)
-    return _Resolved(rows, assign(plan, rows.trace), _cancellations(plan, len(rows.trace)))
+    senders, cancelled = assign(plan, rows.trace), _cancellations(plan, len(rows.trace))
+    if plan.without_clients:
+        left = without_clients(plan, Crowd(rows, senders, cancelled))
+        return _Resolved(left.rows, left.senders, left.cancel_after_ns)
+    return _Resolved(rows, senders, cancelled)
 
 
 def _cancellations(plan: WorkloadPlan, count: int) -> Int64 | None:
@@ -139,7 +144,8 @@ def _output_columns(plan: WorkloadPlan, realized: Int64) -> tuple[Int64, Int64]:
 
 def _recipe(plan: WorkloadPlan, overhead: int) -> bytes:
     """Return what was chosen, as canonical JSON. The seed is left out on purpose: what is sent is the workload, however it was drawn."""
-    chosen = plan.model_dump(mode="json", exclude={"trace", "lengths", "seed"})
+    unsaid = set() if plan.without_clients else {"without_clients"}
+    chosen = plan.model_dump(mode="json", exclude={"trace", "lengths", "seed"} | unsaid)
     return json.dumps({"format": 2, "chat_overhead": overhead, **chosen}, sort_keys=True, separators=(",", ":")).encode()
 
 

@@ -243,6 +243,7 @@ class WorkloadPlan(Plan):
     sessions: SessionPlan | None = None
     tenants: tuple[TenantPlan, ...] = ()
     cancellations: CancelPlan | None = None
+    without_clients: tuple[str, ...] = Field((), description="clients whose requests are left out, once every row has its client")
     chain: tuple[Transform, ...] = ()
     arrivals: Arrivals
     prompts: PromptPlan = PromptPlan()

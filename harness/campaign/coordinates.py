@@ -44,7 +44,7 @@ def _declared(spec: RunSpec) -> dict[str, Coordinate]:
         "workload.trace": _say({"name": trace.name, "sha256": trace.sha256}) if trace else no_trace,
         "workload.window": _say(list(workload.window_s)) if workload.window_s else no_trace,
         # Rows kept depend on the window, which is a coordinate of its own; the chain is compared by its parameters.
-        "workload.transforms": _say([_parameters(t) for t in workload.transforms]),
+        "workload.transforms": _say(_chain(workload)),
         "workload.arrivals": _say(dict(workload.arrivals)),
         "workload.loop": _say(_loop(workload)),
         "workload.prompts": _say(dict(workload.prompts)),
@@ -75,6 +75,12 @@ def _concurrency(spec: RunSpec) -> int | str:
     limit = "" if spec.request_timeout_ns is None else f", {spec.request_timeout_ns / 1e9:g} s a request"
     workers = "" if spec.workers == 1 else f", {spec.workers} workers"
     return f"{cap}{limit}{workers}" if limit or workers else cap
+
+
+def _chain(workload: WorkloadSpec) -> list[dict[str, Any]]:
+    """The chain by its parameters, with the clients that an arm leaves out as its last step, whether or not there is a log of it."""
+    steps = [_parameters(t) for t in workload.transforms if t.get("name") != "without_clients"]
+    return [*steps, {"name": "without_clients", "clients": list(workload.without_clients)}] if workload.without_clients else steps
 
 
 def _parameters(transform: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ def preflight(campaign: Campaign, search_path: Sequence[Path]) -> None:
         with found.collected():
             check_arm(get_runtime(run.arm.runtime), run)
     unread: set[TraceSource] = set()
-    # Runs of one replicate index and load point pair by trace: their workloads are the same.
-    for run in {(run.replicate, run.load.label()): run for run in campaign.runs}.values():
+    # Runs of one replicate index and load point pair by trace: their workloads are the same, but for clients that an arm leaves out.
+    for run in {(run.replicate, run.load.label(), run.workload.without_clients): run for run in campaign.runs}.values():
         source = run.workload.trace
         if source in unread:
             continue

@@ -8,8 +8,9 @@ from typing import Any
 from harness.manifest.arm_rules import check_arms, check_attested
 from harness.manifest.document import Path
 from harness.manifest.explain import nearest, shown
+from harness.manifest.fairness import FairnessSection, check_fairness, check_guarantee
 from harness.manifest.findings import Finding, Findings
-from harness.manifest.schema import Arm, Client, Load, Rank, Replicates, Slo, Waiver
+from harness.manifest.schema import Arm, Client, Load, Rank, Replicates, Slo, Waiver, Window
 from harness.manifest.units import UnitError, format_duration, parse_rate
 from harness.manifest.workload import Workload
 from harness.manifest.workload_rules import check_classes, check_workload, draws
@@ -20,7 +21,7 @@ NEVER_WAIVABLE = frozenset({"partition_closes", "requests_wellformed", "server_s
 MAX_RUNS = 10_000
 """Runs of one campaign: at a minute each it is a week."""
 
-_SLO_METRICS = frozenset({"goodput", "attainment", "capacity"})
+_SLO_METRICS = frozenset({"goodput", "attainment", "capacity", "jain_attainment", "attainment_least"})
 
 
 def cross_check(sections: Mapping[str, Any], known_gates: frozenset[str] | None) -> list[Finding]:
@@ -177,6 +178,36 @@ def _client(client: Client) -> Findings:
             yield Finding("shared_core", ("client", name.replace("_", "-")), what, "reserve other cores, or none")
 
 
+def _fairness(section: FairnessSection | None, window: Window) -> Findings:
+    yield from check_fairness(section, window.measured)
+
+
+def _without(arms: dict[str, Arm], workload: Workload) -> Findings:
+    """Clients that an arm leaves out are there, and somebody is left."""
+    known = sorted(workload.tenants)
+    for name, arm in arms.items():
+        path: Path = ("arms", name, "without-clients")
+        if arm.without_clients and workload.loop == "closed":
+            what = ": in a closed loop a user sends for several clients in turn, so leaving one out would change the others"
+            yield Finding("bad_clients", path, what, "use an open loop")
+        for client in arm.without_clients:
+            if known and workload.trace is None and client not in known:
+                near = nearest(client, known)
+                remedy = f"did you mean {near}?" if near else f"use one of: {', '.join(known[:20])}"
+                yield Finding("unknown_client", path, f"={client}: no client of workload.tenants", remedy)
+        if not known and workload.trace is None and arm.without_clients:
+            yield Finding("unknown_client", path, ": the workload has no clients", "declare workload.tenants with shares")
+        if known and set(known) <= set(arm.without_clients):
+            yield Finding("bad_clients", path, ": nobody would be left", "leave at least one client in")
+
+
+def _controls(arms: dict[str, Arm], rank: Rank | None) -> Findings:
+    """A ranking needs arms that are no controls."""
+    if rank is not None and len(arms) > 1 and sum(not arm.without_clients for arm in arms.values()) < 2:
+        what = f"={rank.metric}: all arms but one leave clients out, and such controls are never ranked"
+        yield Finding("bad_rank", ("rank", "metric"), what, "add an arm that serves every client, or drop rank")
+
+
 def _cancellations(client: Client, workload: Workload) -> Findings:
     cancelled, limit = workload.cancellations, client.request_timeout
     if cancelled is not None and limit is not None and cancelled.after >= limit:
@@ -200,6 +231,10 @@ RULES: tuple[Rule, ...] = (
     (("replicates",), _starts),
     (("replicates", "arms", "load"), _replicates),
     (("replicates", "workload"), _varied),
+    (("fairness", "window"), _fairness),
+    (("fairness", "arms"), check_guarantee),
+    (("arms", "workload"), _without),
+    (("arms", "rank"), _controls),
     (("client",), _client),
     (("client", "workload"), _cancellations),
 )

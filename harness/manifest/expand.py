@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.errors import UsageError
+from harness.manifest.fairness import to_fairness
 from harness.manifest.later import not_yet
 from harness.manifest.load import LoadedManifest, resolved_form
 from harness.manifest.pins import declared, merge_pins
@@ -53,6 +54,7 @@ class PlannedRun:
     placement: dict[str, list[int]] = field(hash=False)
     workers: int
     weights: dict[str, float] = field(hash=False)
+    fairness: spec.Fairness | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ def _run(index: int, loaded: LoadedManifest, cell: _Cell, replicate: int, slices
         replicate=replicate,
         server_start=cell.point * _starts(manifest) + _start_of(manifest, replicate),
         pins=merge_pins(manifest.pins, arm.pins),
-        workload=plan,
+        workload=plan.model_copy(update={"without_clients": tuple(sorted(set(arm.without_clients)))}) if arm.without_clients else plan,
         window_s=window_s,
         slo=to_slo(manifest.slo),
         slo_classes=to_slo_classes(manifest.slo),
@@ -158,6 +160,7 @@ def _run(index: int, loaded: LoadedManifest, cell: _Cell, replicate: int, slices
         placement={role: list(cpus) for role, cpus in cores.items() if cpus},
         workers=client.fleet.workers if client.fleet else 1,
         weights={name: tenant.weight for name, tenant in sorted(manifest.workload.tenants.items())},
+        fairness=to_fairness(manifest.fairness, manifest.window.measured, cell.arm_name),
     )
 
 

@@ -13,7 +13,7 @@ from workloads import failed_pause_ns
 
 _CARRIED = (
     "cell", "arm", "load", "replicate", "server_start", "estimand", "pins", "slo", "slo_classes", "window", "replication", "rank",
-    "waivers", "host_profile", "concurrency_cap", "request_timeout_ns", "workers", "placement",
+    "fairness", "waivers", "host_profile", "concurrency_cap", "request_timeout_ns", "workers", "placement",
 )  # fmt: skip
 """What a planned run and a spec call by one name."""
 
@@ -74,6 +74,7 @@ def _sent(run: PlannedRun, transforms: tuple[dict[str, Any], ...]) -> dict[str, 
         "sessions": _dumped(run.workload.sessions),
         "tenants": {t.name: t.model_dump(exclude={"name"}) | {"weight": run.weights[t.name]} for t in run.workload.tenants},
         "cancellations": _dumped(run.workload.cancellations),
+        "without_clients": run.workload.without_clients,
         "prefix_sharing_planned": run.workload.prompts.sharing == "as_trace",
         "prompts": run.workload.prompts.model_dump(),
         "api": run.workload.api,

@@ -141,8 +141,18 @@ def _name(given: str | None, path: Path) -> tuple[str, list[Problem]]:
 def resolved_form(manifest: Manifest) -> dict[str, Any]:
     """Return the manifest with every default filled in, quantities in their shortest exact spelling; itself a valid manifest."""
     data: dict[str, Any] = manifest.model_dump(mode="json", by_alias=True)
+    _leave_out_unused(data)
     data["replicates"]["server-starts"] = data["replicates"]["server-starts"] or data["replicates"]["count"]
     return data
+
+
+def _leave_out_unused(data: dict[str, Any]) -> None:
+    """Keys of later versions where they say nothing, so that a manifest without them keeps the digest its campaigns were sealed with."""
+    if data["fairness"] is None:
+        del data["fairness"]
+    for arm in data["arms"].values():
+        if not arm["without-clients"]:
+            del arm["without-clients"]
 
 
 def canonical_json(data: Any) -> str:

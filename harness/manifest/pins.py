@@ -27,12 +27,14 @@ def pin_coordinates(pins: spec.Pins) -> dict[str, Any]:
 
 def stated(arm: Arm, pins: Pins) -> dict[str, Any]:
     """Return every coordinate an arm's own text decides."""
-    own = {
+    own: dict[str, Any] = {
         "runtime.name": arm.runtime,
         "runtime.version": arm.version,
         "runtime.args": arm.args,
         "runtime.env": arm.env,
     }
+    if arm.without_clients:  # the schedule follows from it, and with it its digest
+        own |= {"workload.transforms": sorted(arm.without_clients), "workload.digests": sorted(arm.without_clients)}
     return own | pin_coordinates(merge_pins(pins, arm.pins)) | {k: v for k, v in arm.attest.items() if v is not None}
 
 

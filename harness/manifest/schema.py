@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from harness.manifest.fairness import FairnessSection
 from harness.manifest.fields import (
     Core,
     Duration,
@@ -23,7 +24,7 @@ from harness.manifest.fields import (
     Slug,
 )
 from harness.manifest.units import DURATION_PATTERN
-from harness.manifest.workload import Workload
+from harness.manifest.workload import ClientName, Workload
 from harness.record.spec import Metric, PercentileRule
 
 Short = Annotated[str, Field(min_length=1, max_length=200)]
@@ -105,6 +106,9 @@ class Arm(Section):
     env: dict[str, str] = Field({}, max_length=100, description="Environment of the server; only what the runtime allows, never a secret")
     url: str | None = Field(None, max_length=500, description="Only for endpoint: where it is served, http(s)://host[:port][/path]")
     pins: PinsOverride = Field(PinsOverride(), description="Pins that this arm changes on purpose")
+    without_clients: tuple[ClientName, ...] = Field(
+        (), max_length=1000, description="Clients whose requests this arm is not sent: a control, shown beside its like and never ranked"
+    )
     attest: dict[str, Scalar] = Field(
         {}, max_length=60, description="Only for endpoint: run coordinates you vouch for; printed on every result"
     )
@@ -231,6 +235,7 @@ class Manifest(Section):
     slo: Slo | None = Field(None, description="What a request must keep to count as valid")
     window: Window = Field(description="How long a run lasts")
     load: Load = Field(description="How hard the system is driven")
+    fairness: FairnessSection | None = Field(None, description="How it is measured who got how much; default: labelled defaults")
     replicates: Replicates = Field(description="How often, and what changes between runs")
     rank: Rank | None = Field(None, description="The claim; without it results are shown and never ranked")
     client: Client = Field(Client(), description="The load generator itself")
