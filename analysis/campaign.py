@@ -13,13 +13,16 @@ from analysis.cell import measure_cell
 from analysis.compare import Side, compare
 from analysis.coordinates import merge_runs, result_coordinates
 from analysis.fairness_cell import fairness_of_cell
+from analysis.fairness_words import declared_fairness
 from analysis.gates import CellContext, PairContext, RunContext, cell_checks, pair_checks, run_checks
 from analysis.groups import group_cell
 from analysis.loops import loop_name
 from analysis.model import CampaignAnalysis, CellAnalysis, Comparison, RunAnalysis
+from analysis.neighbours import neighbours
 from analysis.ranking import decide, select_load
 from analysis.run import RunMeasures, measure_run
 from harness.errors import UsageError
+from harness.record.coordinates import Coordinate
 from harness.record.reader import RunRecord
 from harness.record.spec import RunSpec
 
@@ -52,6 +55,7 @@ def analyze(records: Sequence[RunRecord], *, incomplete: Sequence[str]) -> Campa
         incomplete=tuple(incomplete),
         provenance=_provenance(records),
         advice=advise(spec.rank, to_rank, verdict),
+        neighbours=neighbours(cells, {name: [(r.record.spec, r.fairness) for r in context.runs] for name, context in contexts.items()}),
     )
 
 
@@ -63,7 +67,7 @@ def analyze_cell(records: Sequence[RunRecord], metric: str) -> CellAnalysis:
 def cell_in_context(records: Sequence[RunRecord], metric: str) -> tuple[CellAnalysis, CellContext]:
     """Analyze the replicates of one cell as ``analyze_cell`` does, with what the gates of a pair look at."""
     measured = [(record, measure_run(record)) for record in records]
-    contexts = [RunContext(r, m.clocks, m.outcome, m.outcomes, m.figures) for r, m in measured]
+    contexts = [RunContext(r, m.clocks, m.outcome, m.outcomes, m.figures, m.fairness) for r, m in measured]
     runs = tuple(_run(c, m) for c, (_, m) in zip(contexts, measured, strict=True))
     figures, outcomes, design_effect = measure_cell(measured)
     spec = records[0].spec
@@ -79,7 +83,7 @@ def cell_in_context(records: Sequence[RunRecord], metric: str) -> tuple[CellAnal
         outcomes=outcomes,
         figures=figures,
         checks=cell_checks(context),
-        coordinates={**coordinates, **result_coordinates(spec.rank, metric, spec.slo, spec.load, spec.slo_classes)},
+        coordinates={**coordinates, **_result(spec, metric)},
         declared=spec.arm.declared,
         design_effect=design_effect,
         loop=loop_name(spec.workload),
@@ -92,8 +96,12 @@ def cell_in_context(records: Sequence[RunRecord], metric: str) -> tuple[CellAnal
 
 def side_of(cell: CellAnalysis, spec: RunSpec, metric: str | None, name: str) -> Side:
     """Frame a cell as one side of a comparison by ``metric`` (None: the declared one)."""
-    own = result_coordinates(spec.rank, metric, spec.slo, spec.load, spec.slo_classes) if metric else {}
+    own = _result(spec, metric) if metric else {}
     return Side(name, {**cell.coordinates, **own}, frozenset(cell.declared))
+
+
+def _result(spec: RunSpec, metric: str) -> dict[str, Coordinate]:
+    return result_coordinates(spec.rank, metric, spec.slo, spec.load, spec.slo_classes, declared_fairness(spec))
 
 
 def _compare(a: CellAnalysis, b: CellAnalysis, context: PairContext) -> Comparison:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from analysis.fairness_model import FAIRNESS_METRICS
+from analysis.fairness_words import frame
 from analysis.slos import describe_slo
 from harness.record.canonical import canonical_json
 from harness.record.coordinates import CONSEQUENCES, RUN_COORDINATES, Coordinate, Known, NotApplicable, RunCoordinates, Unknown
-from harness.record.spec import LoadPoint, Rank, Slo
+from harness.record.spec import Fairness, LoadPoint, Rank, Slo
 
 BY_REPLICATE = frozenset({"workload.digests", "workload.window"})
 """Coordinates that are planned to differ between replicates; a cell's value maps replicate index to value."""
@@ -21,6 +23,7 @@ RESULT_COORDINATES: dict[str, str] = {
     "result.slo": "the predicate a valid request meets",
     "result.load": "where on the load axis, or the search procedure",
     "result.baseline": "what a relative value is relative to",
+    "result.fairness": "whose service, while eligible in which sense, at what cost, published when",
     "result.declaration": "declared before the run, or post_hoc",
 }
 
@@ -77,9 +80,16 @@ def _value(coordinate: Coordinate) -> Any:
 
 
 def result_coordinates(
-    rank: Rank | None, metric: str, slo: Slo, load: LoadPoint, classes: Mapping[str, Slo] | None = None
+    rank: Rank | None,
+    metric: str,
+    slo: Slo,
+    load: LoadPoint,
+    classes: Mapping[str, Slo] | None = None,
+    fairness: Fairness | None = None,
 ) -> dict[str, Coordinate]:
-    """Coordinates that analysis adds to a result of one cell; ``classes``: SLOs of request classes with one of their own."""
+    """Coordinates that analysis adds to a result of one cell; ``classes``: SLOs of request classes with one of their own; ``fairness``: how
+    it is measured, for metrics of fairness.
+    """
     unit, denominator = UNITS.get(metric, ("s", ""))
     percentile = metric not in UNITS
     declared = rank is not None and rank.metric == metric
@@ -95,5 +105,12 @@ def result_coordinates(
         "result.slo": Known(value=describe_slo(slo, classes), source="declared"),
         "result.load": Known(value=f"{load.kind}={load.value:g}", source="declared"),
         "result.baseline": Known(value="absolute", source="derived"),
+        "result.fairness": _fairness(metric, fairness),
         "result.declaration": Known(value="declared" if declared else "post_hoc", source="derived"),
     }
+
+
+def _fairness(metric: str, fairness: Fairness | None) -> Coordinate:
+    if metric not in FAIRNESS_METRICS:
+        return NotApplicable(reason="not a figure of fairness")
+    return Known(value=frame(fairness), source="declared") if fairness else Unknown(reason="nobody says how fairness is measured")

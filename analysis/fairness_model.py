@@ -7,6 +7,12 @@ from dataclasses import dataclass, field
 
 from analysis.model import Outcomes, Verdict
 
+FAIRNESS_METRICS = ("jain_service", "jain_attainment", "attainment_least", "service_gap", "windowed_gap_mean", "windowed_gap_max")
+"""What may be ranked; beside them ``windowed_gap_variance`` and ``service_spread``, which describe."""
+
+ATTAINED = frozenset({"jain_attainment", "attainment_least"})
+"""Those of them that count valid requests, so that what protects goodput protects them too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Share:

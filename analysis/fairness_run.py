@@ -33,7 +33,7 @@ from analysis.fairness_log import (
     service_log,
     total,
 )
-from analysis.fairness_model import BoundCheck, Inversions
+from analysis.fairness_model import FAIRNESS_METRICS, BoundCheck, Inversions
 from analysis.fairness_words import declared_fairness, identity_words
 from analysis.inversions import MOST_LEVELS, Queue, inverted
 from analysis.model import Figure, Outcome
@@ -58,12 +58,6 @@ DRAWN = 6
 
 POINTS = 60
 """Points of a curve of accumulated service."""
-
-FAIRNESS_METRICS = ("jain_service", "jain_attainment", "attainment_least", "service_gap", "windowed_gap_mean", "windowed_gap_max")
-"""What may be ranked; beside them ``windowed_gap_variance`` and ``service_spread``, which describe."""
-
-ATTAINED = frozenset({"jain_attainment", "attainment_least"})
-"""Those of them that count valid requests, so that what protects goodput protects them too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

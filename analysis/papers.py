@@ -15,7 +15,7 @@ import yaml
 from analysis.compare import Side
 from analysis.coordinates import ALL_COORDINATES
 from harness.errors import UsageError
-from harness.record.coordinates import Coordinate, Known, Unknown
+from harness.record.coordinates import Coordinate, Known, NotApplicable, Unknown
 
 SCHEMA = "papers-registry/1"
 
@@ -104,6 +104,8 @@ def _own(paper: PaperResult) -> dict[str, Coordinate]:
         value = paper.fields.get(block)
         if value:
             own[name] = Known(value=value, source="declared")
+    if "fair" not in str(paper.fields.get("M")).lower() and "service" not in str(paper.fields.get("M")).lower():
+        own["result.fairness"] = NotApplicable(reason="not a figure of fairness")
     if paper.fields.get("B") is None:
         own["result.baseline"] = Unknown(reason="the source names no baseline")
     return own

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from analysis.effects import HIGHER_IS_BETTER, paired_effect
-from analysis.fairness_run import ATTAINED, FAIRNESS_METRICS
+from analysis.fairness_model import ATTAINED, FAIRNESS_METRICS
 from analysis.gates import standing_against
 from analysis.loops import loop_words
 from analysis.model import (
@@ -61,6 +61,7 @@ def decide(
     at_load = select_load(rank, cells)
     title = _title(rank, describe_slo(slo, classes), at_load)
     reasons = [*_load_reasons(rank, cells, at_load), *_incomplete_reasons(incomplete), *_comparison_reasons(comparisons)]
+    controls = {c.arm: (_control(c),) for c in cells if c.without and c.load in {x.load for x in at_load}}
     unranked = {c.arm: arm_reasons(c, rank.metric) for c in at_load}
     ranked = [c for c in at_load if not unranked[c.arm]]
     effects, missing = _effects(rank, ranked, family=_pairs(len(at_load)))
@@ -70,14 +71,23 @@ def decide(
         named = [Reason(r.code, f"arm {arm}: {r.text}", r.remedy) for arm, found in unranked.items() for r in found]
         return Refusal(title, tuple(reasons + named) or (_too_few(len(ranked)),))
     standings = _standings(rank, ranked, effects)
-    return Ranking(title, rank.metric, standings, tuple(effects), tuple((a, r) for a, r in unranked.items() if r))
+    return Ranking(title, rank.metric, standings, tuple(effects), tuple((a, r) for a, r in (unranked | controls).items() if r))
 
 
 def select_load(rank: Rank, cells: Sequence[CellAnalysis]) -> list[CellAnalysis]:
-    """Return the cells at the load the ranking was declared for (the only load when none was named)."""
+    """Return the cells at the load the ranking was declared for (the only load when none was named), without controls.
+
+    A control is not sent some of the clients: it is another load by declaration, no contender, and no member of the family.
+    """
+    contenders = [c for c in cells if not c.without]
     if rank.at is None:
-        return list(cells)
-    return [c for c in cells if c.load.split("=")[-1] == f"{rank.at:g}"]
+        return contenders
+    return [c for c in contenders if c.load.split("=")[-1] == f"{rank.at:g}"]
+
+
+def _control(cell: CellAnalysis) -> Reason:
+    text = f"without-clients={', '.join(cell.without)}: a control with less load, shown beside its like in the neighbour table"
+    return Reason("control_arm", text, "none needed; an arm that serves every client is ranked")
 
 
 def _title(rank: Rank, predicate: str, cells: Sequence[CellAnalysis]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from analysis.clocks import Clocks
+from analysis.fairness_run import RunFairness
 from analysis.model import CheckResult, Claim, Figure, Outcomes, Verdict
 from analysis.planned import Strings
 from analysis.samples import AbsentError
@@ -31,6 +32,7 @@ class RunContext:
     outcome: Strings
     outcomes: Outcomes
     figures: Mapping[str, Figure] = field(default_factory=dict)
+    fairness: RunFairness | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -48,7 +48,7 @@ def test_everything_the_paper_does_not_say_is_refused_by_name(tmp_path: Path) ->
     assert not found.comparable
     assert named["evidence.class"] == "different"
     assert named["model.dtype"] == "unknown"
-    assert set(named) | {"result.metric", "result.unit"} == set(ALL_COORDINATES)
+    assert set(named) | {"result.metric", "result.unit", "result.fairness"} == set(ALL_COORDINATES)
 
 
 def test_every_mapped_coordinate_exists() -> None:
