@@ -9,6 +9,7 @@ from typing import Protocol
 from harness.alarm import Alarm
 from harness.clock import Clock
 from harness.reference.contract import IterationResult
+from harness.reference.deployment import NOT_MOVING
 from harness.reference.engine import Engine
 
 
@@ -17,6 +18,10 @@ class Sink(Protocol):
 
     def publish(self, token: int, finish: str | None) -> None:
         """Send one token; ``finish`` is the reason when it is the last."""
+        ...
+
+    def decline(self, reason: str) -> None:
+        """Answer that the policy will not serve the request; nothing of it was sent."""
         ...
 
     def reused(self, tokens: int) -> None:
@@ -53,6 +58,7 @@ class Counters:
     stopped: int = 0
     at_length: int = 0
     aborted: int = 0
+    declined: int = 0
 
 
 class Driver:
@@ -70,6 +76,7 @@ class Driver:
         self._loop = loop
         self._sinks: dict[str, Sink] = {}
         self._deadline_ns: int | None = None
+        self._receipt_ns: int | None = None  # when idle: the instant to look again, because a transfer ends then
         self._cost_ns = 0
         self._kicked = False
         loop.add_reader(alarm.fd, self._on_alarm)
@@ -108,17 +115,37 @@ class Driver:
 
     def _plan(self, start_ns: int) -> None:
         begun = self.engine.begin(start_ns)
+        self._receipt_ns = None
+        self._decline()
         if begun is None:
             self._deadline_ns = None
+            self._await_receipt()
             return
         self._cost_ns = begun[1]
         self._deadline_ns = start_ns + self._cost_ns
         self._alarm.arm(self._deadline_ns)
 
+    def _await_receipt(self) -> None:
+        receipt = self.engine.next_receipt_ns
+        if receipt != NOT_MOVING:
+            self._receipt_ns = receipt
+            self._alarm.arm(receipt)
+
+    def _decline(self) -> None:
+        if not len(self.engine.state.declined[0]):
+            return
+        for request_id, reason in self.engine.take_declined():
+            sink = self._sinks.pop(request_id, None)
+            if sink is not None:  # else its client left while the iteration ran
+                self.counters.declined += 1
+                sink.decline(reason)
+
     def _on_alarm(self) -> None:
         self._alarm.clear()
         deadline = self._deadline_ns
         if deadline is None:
+            if self._receipt_ns is not None and self._clock.now_ns() >= self._receipt_ns:
+                self._plan(self._receipt_ns)
             return
         now = self._clock.now_ns()
         if now < deadline:  # a firing of an earlier setting
@@ -148,3 +175,4 @@ class Driver:
             if cached_tokens:
                 sink.reused(cached_tokens)
             sink.publish(token, finish)
+        self._decline()

@@ -23,8 +23,9 @@ from harness.reference.contract import (
     declared_table,
 )
 from harness.reference.cost import CostModel
+from harness.reference.deployment import NO_DECLINED, REASONS
 from harness.reference.execute import Truths, execute
-from harness.reference.foreign import price_ns, receive, set_in_motion
+from harness.reference.foreign import next_receipt_ns, price_ns, receive, set_in_motion
 from harness.reference.policy import Completed, Policy
 from harness.reference.prefix import Chain, PrefixStore, Reuse
 from harness.reference.results import validate_result
@@ -178,6 +179,11 @@ class Engine:
         return len(self.state.running)
 
     @property
+    def next_receipt_ns(self) -> int:
+        """Instant of the next receipt of an owner of transfers, at which an idle engine has to look again; far off when there is none."""
+        return next_receipt_ns(self.state)
+
+    @property
     def kv_rows(self) -> int:
         """KV rows held now."""
         return self.state.held_rows
@@ -214,6 +220,7 @@ class Engine:
         if self._authorized is not None:
             raise ValueError(f"decision_id={self._authorized.plan.decision_id}: an iteration is in progress")
         self._cut(now_ns)
+        self.state = self.core.receive(self.state, now_ns)
         self.state, authorized, cost_ns, preempted = self.core.settle(self.state)
         self.preemptions += preempted
         if not len(authorized.plan.work.at):
@@ -253,6 +260,14 @@ class Engine:
                 yield Published(self._desk.names[number], token, prompt, FINISH_REASONS.get(ended), cached)
             if ended:
                 self._forget(number)
+
+    def take_declined(self) -> list[tuple[str, str]]:
+        """Names of the requests that the policy declined since the last call, and why; they are forgotten."""
+        declined, self.state = self.state.declined, self.state._replace(declined=NO_DECLINED)
+        found = [(self._desk.names[number], REASONS[reason]) for number, reason in declined.T.tolist()]
+        for number in declined[0].tolist():
+            self._forget(number)
+        return found
 
     def _cut(self, now_ns: int) -> None:
         desk = self._desk

@@ -22,7 +22,7 @@ from harness.reference.deployment import (
     Layered,
     Pools,
 )
-from harness.reference.table import EPOCH, HANDLE, READY, RESIDENT, SNAPSHOT, Bools, Int64, Phase, Table
+from harness.reference.table import HANDLE, READY, RESIDENT, SNAPSHOT, Bools, Int64, Phase, Table
 
 _DECODE = int(Phase.DECODE)
 
@@ -169,7 +169,7 @@ def _pull(pools: Pools, costs: CostModel, state: SchedulerState) -> SchedulerSta
 def _move_layers(
     deployment: Layered, costs: CostModel, before: SchedulerState, plan: IterationPlan, after: SchedulerState
 ) -> SchedulerState:
-    """Execute a plan's layer intents. A fetch began when the plan was made; what leaves the device costs nothing (offload behind compute)."""
+    """Execute a plan's layer intents. A fetch began when the plan was made; what leaves the device costs nothing, hidden behind compute."""
     full, running = deployment.layers, after.running
     for handle, layers in plan.layers.T.tolist():
         at = (running.handle == handle).nonzero()[0]

@@ -7,7 +7,9 @@ from typing import Final
 
 from harness.errors import UsageError
 from harness.reference.policies.cohort import FixedBatch, IterationRefill
+from harness.reference.policies.distserve import DistServeLike
 from harness.reference.policies.fastserve import FastServeShaped
+from harness.reference.policies.layerkv import LayerKvLike
 from harness.reference.policies.orca import OrcaShaped
 from harness.reference.policies.priority import AgingPriority, StaticPriority
 from harness.reference.policies.reuse import PrebleLikeQuota, ReuseGreedy
@@ -21,6 +23,7 @@ from harness.reference.policy import Policy
 _KNOWN: Final[tuple[type[Policy], ...]] = (
     FixedBatch, IterationRefill, OrcaShaped, SarathiShaped, SarathiServeShaped, VllmShapedFcfs, VllmShapedPriority, FastServeShaped,
     VtcShaped, CompletionReconciledVtc, StaticPriority, AgingPriority, LeastSlack, PrebleLikeQuota, ReuseGreedy, ScorpioLike,
+    LayerKvLike, DistServeLike,
 )  # fmt: skip
 
 POLICIES: Final[Mapping[str, type[Policy]]] = {policy.card.policy_id: policy for policy in _KNOWN}

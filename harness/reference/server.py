@@ -51,13 +51,23 @@ _TEXT_PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 class _Answer:
     """The sink of one request: turns tokens into response bytes."""
 
-    __slots__ = ("_connection", "_done", "_reply", "_stream")
+    __slots__ = ("_begun", "_connection", "_done", "_refused", "_reply", "_stream")
 
-    def __init__(self, connection: Connection, reply: Reply, done: Callable[[Connection], None], *, stream: bool) -> None:
+    def __init__(
+        self, connection: Connection, reply: Reply, done: Callable[[Connection], None], *, stream: bool, begun: bool, refused: int
+    ) -> None:
         self._connection = connection
         self._reply = reply
         self._done = done
         self._stream = stream
+        self._begun = begun
+        self._refused = refused
+
+    def decline(self, reason: str) -> None:
+        """Answer as a full queue is answered; a policy that declines gets no stream begun before the first token."""
+        self._done(self._connection)
+        error = ApiError(self._refused, f"The scheduler declined the request: {reason}.")
+        self._connection.respond(error.status, error.body())
 
     def reused(self, tokens: int) -> None:
         """Keep for the usage how much of the prompt was not computed."""
@@ -68,6 +78,9 @@ class _Answer:
         if finish is not None:
             self._done(self._connection)
         if self._stream:
+            if not self._begun:
+                self._begun = True
+                self._connection.start_stream()
             self._connection.write(self._reply.stream(token, finish))
             if finish is not None:
                 self._connection.finish()
@@ -127,7 +140,8 @@ class Application:
         self._count += 1
         request_id = f"{'chatcmpl' if chat else 'cmpl'}-{self._count:08d}"
         reply = Reply(asked, request_id, int(time.time()), self._args.model)
-        if asked.stream:
+        begun = asked.stream and not engine.core.policy.declines
+        if begun:
             connection.start_stream()
         self._waiting_for[connection] = request_id
         truth = self._truth(asked)
@@ -142,7 +156,9 @@ class Application:
             arrival_ns=self._driver.now_ns(),
             chain=chain,
         )
-        self._driver.attach(request_id, _Answer(connection, reply, self._served, stream=asked.stream))
+        refused = self._args.overload_status
+        answer = _Answer(connection, reply, self._served, stream=asked.stream, begun=begun, refused=refused)
+        self._driver.attach(request_id, answer)
 
     def _truth(self, asked: Asked) -> Truth:
         natural = None if asked.ignore_eos else natural_length(asked.seed, self._args.natural_mean, asked.min_tokens)

@@ -37,6 +37,8 @@ class Terminal(IntEnum):
     LENGTH = 2
     ABORT = 3
     ERROR = 4
+    REJECTED = 5
+    """Declined by the policy while it waited: no output was ever emitted."""
 
 
 FINISH_REASONS: Final[Mapping[int, str]] = {

@@ -16,9 +16,11 @@ import numpy as np
 
 from harness.record.schema import EndKind
 from harness.reference.contract import COMPUTED_AFTER, EMITTED_AFTER, EMITTED_BEFORE, TERMINAL, Authorized, IterationResult, SchedulerState
+from harness.reference.deployment import NO_DECLINED
 from harness.reference.engine import Core
 from harness.reference.execute import Truths, execute
-from harness.reference.table import HANDLE, Int64, Table, all_zero
+from harness.reference.foreign import next_receipt_ns
+from harness.reference.table import HANDLE, Int64, Table, Terminal, all_zero
 from harness.reference.tokens import Truth
 from harness.simulate.offered import NEVER, Arrivals, Offered
 
@@ -125,13 +127,18 @@ class _Run:
         self.stamps: list[int] = []
         self.samples: list[tuple[float, ...]] = []
         self.next_sample = 0
+        self.deployed, self.declines = core.workload.deployment is not None, core.policy.declines
 
     def go(self) -> Simulated:
         """Run to the end."""
         now = 0
         while True:
             self._cut(now)
+            if self.deployed:
+                self.state = self.core.receive(self.state, now)
             self.state, authorized, cost_ns, preempted = self.core.settle(self.state)
+            if self.declines:
+                self._declined(now)
             self.counts.preemptions += preempted
             if not len(authorized.plan.work.at):
                 later = self._idle_until(now)
@@ -151,6 +158,8 @@ class _Run:
             self.counts.intervals += len(authorized.plan.work.at)
             self.state = self.core.publish(self.state, authorized, result, done)
             self._note(authorized, result, done)
+            if self.declines:
+                self._declined(done)
             now = done
         return self._close()
 
@@ -213,7 +222,8 @@ class _Run:
         if self.leaving:
             return now
         cancel = self.cancels[0][0] if self.cancels else NEVER
-        return min(self.arrivals.next_ns(), cancel)
+        receipt = next_receipt_ns(self.state) if self.deployed else NEVER
+        return min(self.arrivals.next_ns(), cancel, receipt)
 
     def _note(self, authorized: Authorized, result: IterationResult, done: int) -> None:
         """Keep the stamps of what was emitted, and see who ended."""
@@ -239,6 +249,17 @@ class _Run:
             counts.finished += len(requests)
             self.alive.difference_update(over[HANDLE].tolist())
             self._end(requests, COMPLETE, done)
+
+    def _declined(self, at: int) -> None:
+        """Answer those that the policy declined as the door does; who gave up before keeps that end."""
+        numbers = self.state.declined[0]
+        if not len(numbers):
+            return
+        self.state = self.state._replace(declined=NO_DECLINED)
+        requests = self.request_of.take(numbers)
+        mine = requests.compress(self.end_ns.take(requests) < 0)
+        self.kind[mine], self.end_ns[mine], self.terminal[mine] = DECLINED, at, Terminal.REJECTED
+        self.alive.difference_update(numbers.tolist())
 
     def _end(self, requests: Int64, kind: int, done: int) -> None:
         mine = requests.compress(self.end_ns.take(requests) < 0)  # one that was closed or cancelled before keeps that end

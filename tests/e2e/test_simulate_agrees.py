@@ -40,6 +40,9 @@ class Sink:
         if finish is not None:
             self._done.set_result(None)
 
+    def decline(self, reason: str) -> None:
+        raise AssertionError(reason)
+
 
 async def in_real_time(policy: str) -> tuple[list[int], list[list[int]], int]:
     """Arrivals as they were, stamps of every token (ns from the first arrival), and how late the driver ran in all."""

@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 from harness.errors import UsageError
 from harness.reference.contract import TERMINAL, Budgets, IterationPlan
 from harness.reference.cost import CostModel
+from harness.reference.deployment import Pools
 from harness.reference.engine import Engine
 from harness.reference.registry import POLICIES, make_policy
 from harness.reference.tokens import Truth
 from tests.unit.test_reference_engine import Step, run, tokens_of
 
-COSTS = CostModel(base_ns=10_000_000, prefill_token_ns=1_000, decode_row_ns=10_000, context_token_ns=1)
-SMALL = {"aging_ns": 15_000_000, "promote_ns": 60_000_000, "quantum_rows": 2, "levels": 4, "chunk_rows": 5, "rows_per_tick": 8}
+COSTS = CostModel(10_000_000, 1_000, 10_000, 1, transfer_base_ns=3_000_000, transfer_row_ns=1_000_000)
+SMALL = {
+    "aging_ns": 15_000_000, "promote_ns": 60_000_000, "quantum_rows": 2, "levels": 4, "chunk_rows": 5, "rows_per_tick": 8, "layers": 4,
+    "least_layers": 1, "piece_rows": 9, "prefill_percent": 50,
+}  # fmt: skip
 """Parameters small enough that rules meant for long waits act within a test."""
 
 REQUESTS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 9), st.integers(0, 2), st.integers(0, 8)), min_size=1, max_size=8)
@@ -26,13 +30,15 @@ everyone = pytest.mark.parametrize("policy_id", POLICIES)
 
 def engine_of(policy_id: str, tokens: int, sequences: int, kv: int, watermark: int = 0) -> Engine:
     parameters = {name: value for name, value in SMALL.items() if name in POLICIES[policy_id].card.parameters}
-    return Engine(make_policy(policy_id, parameters), Budgets(tokens, sequences, kv, watermark), COSTS)
+    made = make_policy(policy_id, parameters)
+    workers = 2 if isinstance(made.deployment(Budgets(tokens, sequences, kv)), Pools) else 1  # a request must fit each pool alone
+    return Engine(made, Budgets(tokens, sequences, workers * kv, watermark), COSTS)
 
 
 def plan_bytes(plan: IterationPlan) -> bytes:
     """Everything a plan says."""
-    arrays = [plan.work.at, plan.work.cells, plan.order]
-    for move in (plan.preempt, plan.resume, plan.admit):
+    arrays = [plan.work.at, plan.work.cells, plan.order, plan.reasons, plan.layers]
+    for move in (plan.preempt, plan.resume, plan.admit, plan.decline):
         arrays += [move.at, move.keys]
     scalars = (*plan[:4], plan.ledger, plan.notes)
     return b"|".join([repr(scalars).encode(), *(array.tobytes() for array in arrays)])

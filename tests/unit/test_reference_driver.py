@@ -46,6 +46,9 @@ class Stage:
     def publish(self, _token: int, finish: str | None) -> None:
         self.got.append((self.clock.now_ns() - START, finish))
 
+    def decline(self, reason: str) -> None:
+        self.got.append((self.clock.now_ns() - START, reason))
+
     def submit(self, name: str = "r", tokens: int = 3) -> None:
         self.driver.engine.submit(name, 4, tokens, Truth(1, None))
         self.driver.attach(name, self)

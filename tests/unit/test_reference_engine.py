@@ -12,6 +12,7 @@ from harness.reference import contract as c
 from harness.reference import table as t
 from harness.reference.contract import Budgets, IterationPlan, IterationResult
 from harness.reference.cost import CostModel
+from harness.reference.deployment import NOT_MOVING
 from harness.reference.engine import Engine, Published
 from harness.reference.policies.vllm import VllmShapedFcfs
 from harness.reference.policy import Completed
@@ -49,7 +50,10 @@ def run(engine: Engine, limit: int = 3_000) -> list[Step]:
     for _ in range(limit):
         begun = engine.begin(now)
         if begun is None:
-            return steps
+            if engine.next_receipt_ns == NOT_MOVING:
+                return steps
+            now = engine.next_receipt_ns
+            continue
         now += begun[1]
         result = engine.complete(now)
         steps.append(Step(begun[0], result, now, list(engine.tokens_of(result))))

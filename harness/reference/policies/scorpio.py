@@ -43,7 +43,7 @@ class ScorpioLike(Policy):
 
     card: ClassVar[Card] = Card(
         "scorpio-like-deadline", "2", "SCORPIO: deadline order with rejection, virtual batch size, credit-based batching",
-        "mechanisms named by the seed and by the paper's contract as read; formulas of its predictor are not taken over", ("queue_position",),
+        "mechanisms named by the seed and by the paper's contract as read; its predictor is not taken over", ("queue_position",),
         MethodContract(
             "admission or rejection of a request, membership of running ones in one iteration", "request with its own TTFT and TPOT limit",
             "arrivals, declared limits, frontiers, credits, a linear cost model", "order, rejections, admissions, who decodes now",
