@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from analysis.advice import advise
+from analysis.capacity_campaign import analyze_searches
 from analysis.cell import measure_cell
 from analysis.compare import Side, compare
 from analysis.coordinates import merge_runs, result_coordinates
@@ -36,14 +37,18 @@ def analyze(records: Sequence[RunRecord], *, incomplete: Sequence[str]) -> Campa
     spec = _one_campaign(records)
     grouped: dict[str, list[RunRecord]] = defaultdict(list)
     for record in sorted(records, key=lambda r: (r.spec.cell, r.spec.replicate)):
-        grouped[record.spec.cell].append(record)
+        if record.spec.probe is None or not record.spec.probe.discarded:
+            grouped[record.spec.cell].append(record)
     metric = spec.rank.metric if spec.rank else "goodput"
-    analyzed = [cell_in_context(group, metric) for group in grouped.values()]
+    analyzed = [cell_in_context(group, "attainment" if spec.probe else metric) for group in grouped.values()]
     cells, contexts = tuple(cell for cell, _ in analyzed), {cell.cell: context for cell, context in analyzed}
-    to_rank = select_load(spec.rank, cells) if spec.rank else list(cells)
-    pairs = [(a, b) for a, b in combinations(to_rank, 2) if spec.rank is not None or a.load == b.load]
-    comparisons = tuple(_compare(a, b, PairContext(contexts[a.cell], contexts[b.cell])) for a, b in pairs)
-    verdict = decide(spec.rank, spec.slo, cells, comparisons, incomplete, spec.slo_classes)
+    searched = analyze_searches(records, analyzed) if spec.probe else None
+    sides = list(searched.sides) if searched else select_load(spec.rank, cells) if spec.rank else list(cells)
+    seen = searched.contexts if searched else contexts
+    pairs = [(a, b) for a, b in combinations(sides, 2) if spec.rank is not None or a.load == b.load]
+    comparisons = tuple(_compare(a, b, PairContext(seen[a.cell], seen[b.cell])) for a, b in pairs)
+    standing = searched.unranked if searched else None
+    verdict = decide(spec.rank, spec.slo, sides if searched else cells, comparisons, incomplete, spec.slo_classes, standing)
     return CampaignAnalysis(
         campaign=spec.campaign,
         question=spec.question,
@@ -54,7 +59,8 @@ def analyze(records: Sequence[RunRecord], *, incomplete: Sequence[str]) -> Campa
         waivers=tuple((w.gate, w.reason) for w in spec.waivers),
         incomplete=tuple(incomplete),
         provenance=_provenance(records),
-        advice=advise(spec.rank, to_rank, verdict),
+        advice=advise(spec.rank, sides, verdict),
+        capacities=searched.capacities if searched else (),
         neighbours=neighbours(cells, {name: [(r.record.spec, r.fairness) for r in context.runs] for name, context in contexts.items()}),
     )
 

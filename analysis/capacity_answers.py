@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.capacity_runs import ProbeRun, probe_run
+from analysis.capacity_runs import Measured, ProbeRun, reduce_run
 from analysis.gates import RunContext, run_checks, standing_against
 from analysis.model import CheckResult, Claim
-from analysis.run import RunMeasures, measure_run
+from analysis.run import measure_run
 from harness.errors import UsageError
 from harness.record.reader import RunRecord
+from harness.record.spec import RunSpec
 
 
 def answer_of(record: RunRecord) -> ProbeRun:
     """Measure a run and say what it answers. Raises UsageError ``not_a_probe`` for a run of no search."""
     measures = measure_run(record)
     context = RunContext(record, measures.clocks, measures.outcome, measures.outcomes, measures.figures)
-    return answer_from(record, measures, run_checks(context))
+    run = Measured(measures.outcomes, measures.figures, measures.load.flag, measures.sent)
+    return answer_from(record.spec, run, run_checks(context))
 
 
-def answer_from(record: RunRecord, measures: RunMeasures, checks: Sequence[CheckResult]) -> ProbeRun:
+def answer_from(spec: RunSpec, run: Measured, checks: Sequence[CheckResult]) -> ProbeRun:
     """The same for a run that was measured and checked already. Power is not sampled by this version, so watts are not known."""
-    probe = record.spec.probe
-    if probe is None:
-        what = f"{record.spec.cell}/{record.spec.replicate}: the run answers no probe of a search"
+    if spec.probe is None:
+        what = f"{spec.cell}/{spec.replicate}: the run answers no probe of a search"
         raise UsageError.single("not_a_probe", what, "give runs of a campaign with load: {capacity: ...}")
-    where = f"{record.spec.cell}/{record.spec.replicate}/{record.spec.attempt}"
-    return probe_run(probe.phase, record, measures, standing_against({Claim.CAPACITY}, checks, "run", where))
+    standing = standing_against({Claim.CAPACITY}, checks, "run", f"{spec.cell}/{spec.replicate}/{spec.attempt}")
+    return reduce_run(spec.probe.phase, spec, run, standing)

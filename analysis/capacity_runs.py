@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from analysis.capacity_declared import Search
 from analysis.gates import GATES
-from analysis.model import CheckResult, Claim, Outcome, Verdict
+from analysis.model import CheckResult, Claim, Figure, Outcome, Outcomes, Sent, Verdict
 from analysis.run import RunMeasures
 from harness.errors import Problem, UsageError
 from harness.record.reader import RunRecord
+from harness.record.spec import RunSpec
 
 Phase = Literal["locate", "grid"]
 Key = tuple[Phase, float, int]
@@ -39,7 +40,8 @@ class ProbeRun:
     """What one run at one rate says. ``valid`` of ``offered``: counts of the cohort, unsent or cut off requests offered and not valid.
 
     ``overloaded``: the backlog grew; None: not known. ``blocked``: what stands against a capacity claim from this run, gate codes or words;
-    ``alarms``: failed gates that are tests with a published rate of false alarms, which a search must expect over its many runs. ``seed``: root seed of its draws. ``offered_rate`` in req/s and ``watts`` (mean power over the window) where they were measured.
+    ``alarms``: failed gates that are tests with a published rate of false alarms, which a search must expect over its many runs.
+    ``seed``: root seed of its draws. ``offered_rate`` in req/s and ``watts`` (mean power over the window) where they were measured.
     """
 
     phase: Phase
@@ -79,15 +81,29 @@ class ProbeRun:
         return (*(code for code in self.blocked if code not in excused), *lacking)
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a search needs of a measured run. ``overloaded``: whether its backlog grew, None when that is not known."""
+
+    outcomes: Outcomes
+    figures: Mapping[str, Figure]
+    overloaded: bool | None
+    sent: Sent
+
+
 def probe_run(
     phase: Phase, record: RunRecord, measures: RunMeasures, standing: Sequence[CheckResult], watts: float | None = None
 ) -> ProbeRun:
     """Reduce a measured run to what a search needs. ``standing``: answers that stand against Claim.CAPACITY (``standing_against``)."""
-    spec, counted, figures = record.spec, measures.outcomes, measures.figures
+    return reduce_run(phase, record.spec, Measured(measures.outcomes, measures.figures, measures.load.flag, measures.sent), standing, watts)
+
+
+def reduce_run(phase: Phase, spec: RunSpec, run: Measured, standing: Sequence[CheckResult], watts: float | None = None) -> ProbeRun:
+    """Reduce what is known of a run to counts; see ``probe_run``."""
     alarms = tuple(check.code for check in standing if is_alarm(check))
-    attainment, offered_rate = figures["attainment"], figures["offered_rate"]
+    counted, attainment = run.outcomes, run.figures["attainment"]
     unknown = () if attainment.status == "ok" else (f"attainment {attainment.status}: {attainment.reason}",)
-    due = sum(arrivals.due for arrivals in measures.sent.arrivals)
+    due = sum(arrivals.due for arrivals in run.sent.arrivals)
     return ProbeRun(
         phase=phase,
         rate=spec.load.value,
@@ -96,10 +112,10 @@ def probe_run(
         seed=spec.workload.seed,
         valid=min(counted.counts[Outcome.VALID], counted.offered),  # more valid than offered: the partition is open, and blocked says so
         offered=counted.offered,
-        overloaded=measures.load.flag,
+        overloaded=run.overloaded,
         blocked=(*(check.code for check in standing if check.code not in alarms), *unknown),
-        sent_share=sum(arrivals.sent for arrivals in measures.sent.arrivals) / due if due else None,
-        offered_rate=offered_rate.value,
+        sent_share=sum(arrivals.sent for arrivals in run.sent.arrivals) / due if due else None,
+        offered_rate=run.figures["offered_rate"].value,
         watts=watts,
         alarms=alarms,
     )

@@ -30,6 +30,7 @@ RESULT_COORDINATES: dict[str, str] = {
 UNITS: dict[str, tuple[str, str]] = {
     "goodput": ("req/s", "measured window, s"),
     "attainment": ("ratio", "offered requests of the cohort"),
+    "capacity": ("req/s", "offered requests of the cohort"),
     "request_throughput": ("req/s", "measured window, s"),
     "token_throughput": ("tok/s", "measured window, s"),
     "jain_service": ("ratio", "every identity with work in the measured window"),

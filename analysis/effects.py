@@ -22,7 +22,7 @@ SHARES = frozenset({"attainment", "jain_service", "jain_attainment", "attainment
 """Metrics in [0, 1], whose margin is absolute."""
 GAPS = frozenset({"service_gap", "windowed_gap_mean", "windowed_gap_max"})
 """Differences of service, which are 0 where all are served alike."""
-HIGHER_IS_BETTER = SHARES | {"goodput", "request_throughput", "token_throughput"}
+HIGHER_IS_BETTER = SHARES | {"goodput", "request_throughput", "token_throughput", "capacity"}
 DIFFERENCE_METRICS = SHARES | GAPS | {"goodput"}
 """Metrics for which a ratio near a zero would explode; all others are compared as ratios on the log scale."""
 

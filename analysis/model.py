@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # they are made of these words
+    from analysis.capacity_campaign import ArmCapacity
     from analysis.fairness_model import CellFairness, Neighbour
 
 
@@ -430,6 +431,8 @@ class CampaignAnalysis:
     incomplete: tuple[str, ...]
     """planned runs that are missing or cut"""
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    capacities: tuple[ArmCapacity, ...] = ()
+    """what the searches of a capacity campaign found, by arm; ``cells`` are then the load points of their grids"""
     neighbours: tuple[Neighbour, ...] = ()
     advice: tuple[Advice, ...] = ()
     """for unresolved pairs and wide intervals: how many replicates next"""

@@ -33,6 +33,8 @@ def claims_of(metric: str) -> frozenset[Claim]:
     if metric in FAIRNESS_METRICS:
         judged = {Claim.GOODPUT} if metric in ATTAINED else set()
         return frozenset({Claim.INTEGRITY, Claim.COMPARISON, Claim.FAIRNESS}) | judged
+    if metric == "capacity":
+        return frozenset({Claim.INTEGRITY, Claim.COMPARISON, Claim.CAPACITY})
     service = Claim.GOODPUT if metric in HIGHER_IS_BETTER else Claim.LATENCY
     return frozenset({Claim.INTEGRITY, Claim.COMPARISON, service})
 
@@ -44,12 +46,14 @@ def decide(
     comparisons: Sequence[Comparison],
     incomplete: Sequence[str],
     classes: Mapping[str, Slo] | None = None,
+    standing: Mapping[str, tuple[Reason, ...]] | None = None,
 ) -> Ranking | Refusal:
     """Emit a ranking of the cells at the declared load, or refuse with every reason.
 
     ``cells``: all cells of the campaign. ``comparisons``: every pair of the cells to be ranked. ``classes``: SLOs of request classes with
-    one of their own. An arm that its gates or its figure
-    exclude is listed unranked and stays in the family the intervals are simultaneous over; fewer than two arms left is a refusal.
+    one of their own. ``standing``: what stands against each arm, where a cell's own checks are not what decides it (a search). An arm that
+    its gates or its figure exclude is listed unranked and stays in the family the intervals are simultaneous over; fewer than two arms left
+    is a refusal.
     """
     if rank is None:
         reason = Reason(
@@ -62,7 +66,7 @@ def decide(
     title = _title(rank, describe_slo(slo, classes), at_load)
     reasons = [*_load_reasons(rank, cells, at_load), *_incomplete_reasons(incomplete), *_comparison_reasons(comparisons)]
     controls = {c.arm: (_control(c),) for c in cells if c.without and c.load in {x.load for x in at_load}}
-    unranked = {c.arm: arm_reasons(c, rank.metric) for c in at_load}
+    unranked = {c.arm: arm_reasons(c, rank.metric) if standing is None else standing[c.arm] for c in at_load}
     ranked = [c for c in at_load if not unranked[c.arm]]
     effects, missing = _effects(rank, ranked, family=_pairs(len(at_load)))
     effects, broken = _qualified(effects, comparisons, ranked)

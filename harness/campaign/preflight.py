@@ -17,12 +17,12 @@ from workloads import Trace, TraceSource, check_rows, load_trace
 def preflight(campaign: Campaign, search_path: Sequence[Path]) -> None:
     """Check arms and flags, traces, and every distinct workload; all problems at once, each as often as it has a different text."""
     found = _Findings()
-    for run in {run.arm.name: run for run in campaign.runs}.values():
+    for run in {run.arm.name: run for run in campaign.examples}.values():
         with found.collected():
             check_arm(get_runtime(run.arm.runtime), run)
     unread: set[TraceSource] = set()
     # Runs of one replicate index and load point pair by trace: their workloads are the same, but for clients that an arm leaves out.
-    for run in {(run.replicate, run.load.label(), run.workload.without_clients): run for run in campaign.runs}.values():
+    for run in {(run.replicate, run.load.label(), run.workload.without_clients): run for run in campaign.examples}.values():
         source = run.workload.trace
         if source in unread:
             continue

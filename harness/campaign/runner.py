@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.campaign.agenda import Agenda, agenda_of
 from harness.campaign.preflight import check_kept, preflight
 from harness.campaign.replicate import Settings, execute, prepare
 from harness.campaign.servers import Keeper
@@ -71,7 +72,10 @@ def _measuring(campaign: Campaign, settings: Settings) -> Iterator[CarryOut]:
 
 
 def run_all(campaign: Campaign, results: Path, way: Way) -> Done:
-    """Make what is not sealed yet, under the campaign's lock and with a journal, whichever way its runs are made."""
+    """Make what is not sealed yet, under the campaign's lock and with a journal, whichever way its runs are made.
+
+    Runs of a search are asked for one after the other, each when those before it are sealed.
+    """
     folder = results / campaign.name
     with _disk_told(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,14 +85,18 @@ def run_all(campaign: Campaign, results: Path, way: Way) -> Done:
         sealed = latest_sealed(folder)
         check_kept(list(sealed.values()))
         kept = len(sealed)
-        todo = [run for run in campaign.runs if (run.cell, run.replicate) not in sealed]
-        journal.append("campaign", digest=campaign.digest, planned=len(campaign.runs), kept=kept)
+        journal.append("campaign", digest=campaign.digest, planned=campaign.most_runs, kept=kept)
+        agenda = agenda_of(campaign, sealed)
         with way.opened as carry_out:
-            for run in todo:
+            while (run := agenda.next()) is not None:
                 attempt = Attempt.create(results, campaign.name, run.cell, run.replicate)
-                _one(run, attempt, carry_out, journal)
+                _one(run, attempt, carry_out, journal, agenda)
                 sealed[run.cell, run.replicate] = attempt.path
+                agenda.took(run, attempt.path)
                 way.say(f"sealed {run.cell} replicate {run.replicate} (attempt {attempt.number})")
+        for conclusion in agenda.conclusions():
+            journal.append("search", **conclusion)
+            way.say(f"search of {conclusion['search']}: {conclusion['state']}, {conclusion['reason']}")
     return Done(folder, sealed, kept)
 
 
@@ -105,8 +113,8 @@ def header(campaign: Campaign, clock: Literal["real", "virtual"] = "real") -> di
     }
 
 
-def _one(run: PlannedRun, attempt: Attempt, carry_out: CarryOut, journal: Journal) -> None:
-    where = {"cell": run.cell, "replicate": run.replicate, "attempt": attempt.number}
+def _one(run: PlannedRun, attempt: Attempt, carry_out: CarryOut, journal: Journal, agenda: Agenda) -> None:
+    where = {"cell": run.cell, "replicate": run.replicate, "attempt": attempt.number} | agenda.told(run)
     journal.append("started", **where)
     try:
         with _disk_told(attempt.path):

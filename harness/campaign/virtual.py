@@ -64,11 +64,11 @@ def simulate_campaign(campaign: Campaign, settings: VirtualSettings) -> Done:
 
 def _not_virtual(campaign: Campaign) -> Iterator[Problem]:
     """What a simulation would have to leave out: other people's engines, and a client that limits or closes by the clock."""
-    for name, runtime in sorted({(run.arm.name, run.arm.runtime) for run in campaign.runs}):
+    for name, runtime in sorted({(run.arm.name, run.arm.runtime) for run in campaign.examples}):
         if runtime != ReferenceRuntime.name:
             what = f"arms.{name}.runtime={runtime}: only the reference engine runs in virtual time; other systems can only be measured"
             yield Problem("not_simulated", what, "use `trigpoint run`, or leave the arm out of a simulated campaign")
-    run = campaign.runs[0]  # runs of one manifest share their client
+    run = campaign.examples[0]  # runs of one manifest share their client
     fleet = None if run.workers == 1 else f"{run.workers} workers"
     limits = {"concurrency-cap": run.concurrency_cap, "request-timeout": run.request_timeout_ns, "fleet": fleet}
     for name, value in limits.items():
@@ -80,7 +80,7 @@ def _not_virtual(campaign: Campaign) -> Iterator[Problem]:
 def _engines(campaign: Campaign) -> Mapping[str, _Engine]:
     """Every arm's engine; UsageError with all problems of all arms."""
     found, problems = {}, []
-    for run in {run.arm.name: run for run in campaign.runs}.values():
+    for run in {run.arm.name: run for run in campaign.examples}.values():
         argv = arguments(run.arm, run.pins)
         try:
             setup = EngineSetup.from_arguments(argv)

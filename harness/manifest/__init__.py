@@ -2,11 +2,12 @@
 
 from harness.manifest.checks import NEVER_WAIVABLE
 from harness.manifest.editor import schema_json
-from harness.manifest.expand import Campaign, PlannedRun, expand
+from harness.manifest.expand import Campaign, PlannedRun
 from harness.manifest.freeze import freeze
 from harness.manifest.later import not_yet
 from harness.manifest.load import LoadedManifest, ManifestError, load_manifest, parse_manifest
 from harness.manifest.schema import Manifest
+from harness.manifest.searches import Searches, expand
 
 __all__ = [
     "NEVER_WAIVABLE",
@@ -15,6 +16,7 @@ __all__ = [
     "Manifest",
     "ManifestError",
     "PlannedRun",
+    "Searches",
     "expand",
     "freeze",
     "load_manifest",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness.manifest.arm_rules import check_arms, check_attested
+from harness.manifest.capacity_rules import check_claim, check_length, check_objective, check_offered, check_search
 from harness.manifest.document import Path
 from harness.manifest.explain import nearest, shown
 from harness.manifest.fairness import FairnessSection, check_fairness, check_guarantee
@@ -103,10 +104,7 @@ def _rank(rank: Rank | None, slo: Slo | None) -> Findings:
 def _rank_at(rank: Rank | None, load: Load) -> Findings:
     if rank is None:
         return
-    searched = load.capacity is not None
-    if searched != (rank.metric == "capacity"):
-        remedy = "use load: {capacity: ...} with metric: capacity, and fixed load points with the others"
-        yield Finding("bad_rank", ("rank", "metric"), f"={rank.metric}: capacity is found by a search, and only by one", remedy)
+    if load.capacity is not None or rank.metric == "capacity":  # see check_claim
         return
     points = load.time_compression or load.rate or ()
     written = ", ".join(f"{p:g}{'/s' if load.rate else ''}" for p in points)
@@ -226,6 +224,11 @@ RULES: tuple[Rule, ...] = (
     (("slo",), _slo),
     (("load",), _load),
     (("load", "workload"), _load_fits),
+    (("load", "replicates"), check_search),
+    (("load", "replicates", "arms"), check_length),
+    (("load", "workload"), check_offered),
+    (("load", "slo"), check_objective),
+    (("rank", "load"), check_claim),
     (("rank", "slo"), _rank),
     (("rank", "load"), _rank_at),
     (("replicates",), _starts),

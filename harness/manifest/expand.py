@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import UsageError
 from harness.manifest.fairness import to_fairness
@@ -19,6 +19,9 @@ from harness.manifest.slices import Slice
 from harness.record import spec
 from workloads.plan import WorkloadPlan
 from workloads.seeds import generator
+
+if TYPE_CHECKING:
+    from harness.manifest.searches import Searches
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,14 @@ class PlannedRun:
     workers: int
     weights: dict[str, float] = field(hash=False)
     fairness: spec.Fairness | None = None
+    probe: spec.Probe | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """One manifest and all its runs, in execution order."""
+    """One manifest and all its runs, in execution order. A search for capacity has none before it is made: ``searches`` plans each of
+    its runs when it is asked for.
+    """
 
     name: str
     digest: str
@@ -70,17 +76,30 @@ class Campaign:
     runs: tuple[PlannedRun, ...]
     waivers: tuple[spec.Waiver, ...]
     rank: spec.Rank | None
+    searches: Searches | None = None
+
+    @property
+    def examples(self) -> tuple[PlannedRun, ...]:
+        """Runs that stand for all that can be run: every arm, every draw, and the ends of the load axis."""
+        return self.runs if self.searches is None else self.searches.examples()
+
+    @property
+    def most_runs(self) -> int:
+        """The runs, or the most that its searches can ask for."""
+        return len(self.runs) if self.searches is None else self.searches.most_runs
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class Cell:
+    """One arm at one load; ``point``: place of the load among those of the manifest."""
+
     arm_name: str
     point: int
     load: spec.LoadPoint
 
 
-def expand(loaded: LoadedManifest) -> Campaign:
-    """Resolve a manifest into its runs.
+def expand_points(loaded: LoadedManifest) -> Campaign:
+    """Resolve a manifest with fixed load points into its runs.
 
     The same replicate index means the same workload for every arm (runs pair by trace). Interleaved: blocks of one server start of every
     cell, cells in an order drawn per block; sequential: cell after cell. Raises UsageError (``not_yet``, ``window_too_short``, what
@@ -96,13 +115,28 @@ def expand(loaded: LoadedManifest) -> Campaign:
         raise UsageError(*problems)
     order = list(_order(manifest, points))
     names = declared(manifest.arms, manifest.pins)
-    runs = tuple(_run(i, loaded, cell, r, slices, names[cell.arm_name]) for i, (cell, r) in enumerate(order))
+    runs = tuple(plan_run(i, loaded, cell, r, slices, names[cell.arm_name]) for i, (cell, r) in enumerate(order))
     problems = unplayable(loaded, runs[0].workload)  # runs differ in seed, load and window only
     if problems:
         raise UsageError(*problems)
-    waivers = _waivers(manifest)
-    resolved = resolved_form(manifest) | {"name": loaded.name}
-    return Campaign(loaded.name, loaded.digest, manifest.question, loaded.path, loaded.text, resolved, runs, waivers, to_rank(manifest))
+    return campaign_of(loaded, runs, None)
+
+
+def campaign_of(loaded: LoadedManifest, runs: tuple[PlannedRun, ...], searches: Searches | None) -> Campaign:
+    """Put a campaign's frame around its runs, or around what plans them."""
+    manifest = loaded.manifest
+    return Campaign(
+        name=loaded.name,
+        digest=loaded.digest,
+        question=manifest.question,
+        path=loaded.path,
+        text=loaded.text,
+        resolved=resolved_form(manifest) | {"name": loaded.name},
+        runs=runs,
+        waivers=_waivers(manifest),
+        rank=to_rank(manifest),
+        searches=searches,
+    )
 
 
 def _starts(manifest: Manifest) -> int:
@@ -114,9 +148,9 @@ def _start_of(manifest: Manifest, replicate: int) -> int:
     return replicate * _starts(manifest) // manifest.replicates.count
 
 
-def _order(manifest: Manifest, points: tuple[spec.LoadPoint, ...]) -> Iterator[tuple[_Cell, int]]:
+def _order(manifest: Manifest, points: tuple[spec.LoadPoint, ...]) -> Iterator[tuple[Cell, int]]:
     # Arms by name, because the order of keys in a file must not change what is run.
-    cells = [_Cell(name, i, point) for name in sorted(manifest.arms) for i, point in enumerate(points)]
+    cells = [Cell(name, i, point) for name in sorted(manifest.arms) for i, point in enumerate(points)]
     replicates = range(manifest.replicates.count)
     if manifest.replicates.order == "sequential":
         yield from ((cell, r) for cell in cells for r in replicates)
@@ -128,7 +162,10 @@ def _order(manifest: Manifest, points: tuple[spec.LoadPoint, ...]) -> Iterator[t
         yield from ((cells[int(c)], r) for c in drawn for r in block)
 
 
-def _run(index: int, loaded: LoadedManifest, cell: _Cell, replicate: int, slices: list[Slice] | None, names: tuple[str, ...]) -> PlannedRun:
+def plan_run(
+    index: int, loaded: LoadedManifest, cell: Cell, replicate: int, slices: list[Slice] | None, names: tuple[str, ...]
+) -> PlannedRun:
+    """Plan one run; ``slices`` by replicate, ``names``: coordinates that the arm declares."""
     manifest = loaded.manifest
     arm = manifest.arms[cell.arm_name]
     client = manifest.client

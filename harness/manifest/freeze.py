@@ -12,7 +12,7 @@ from harness.record import spec
 from workloads import failed_pause_ns
 
 _CARRIED = (
-    "cell", "arm", "load", "replicate", "server_start", "estimand", "pins", "slo", "slo_classes", "window", "replication", "rank",
+    "cell", "arm", "load", "replicate", "server_start", "estimand", "pins", "slo", "slo_classes", "window", "replication", "rank", "probe",
     "fairness", "waivers", "host_profile", "concurrency_cap", "request_timeout_ns", "workers", "placement",
 )  # fmt: skip
 """What a planned run and a spec call by one name."""

@@ -26,8 +26,6 @@ def _parts(manifest: Manifest) -> Iterator[tuple[Path, str, str]]:
     for name, arm in manifest.arms.items():
         if arm.runtime not in RUNTIMES:
             yield ("arms", name, "runtime"), arm.runtime, f"use one of: {', '.join(sorted(RUNTIMES))}"
-    if manifest.load.capacity is not None:
-        yield ("load", "capacity"), "{...}", "measure fixed points with time-compression or rate"
     fleet = manifest.client.fleet
     if fleet is not None and fleet.mode == "ray":
         yield ("client", "fleet"), "ray", "use mode: processes"

@@ -46,9 +46,9 @@ def to_window(window: Window) -> spec.Window:
 
 
 def to_rank(manifest: Manifest) -> spec.Rank | None:
-    """Return the declared claim with its load as a number; null when none was declared or when it waits for a search."""
+    """Return the declared claim with its load as a number; null when none was declared."""
     rank = manifest.rank
-    if rank is None or rank.metric == "capacity":
+    if rank is None:
         return None
     return spec.Rank(
         metric=rank.metric,
@@ -65,14 +65,17 @@ def horizon_ns(manifest: Manifest) -> int:
     return to_window(manifest.window).end_ns
 
 
-def slices_by_replicate(loaded: LoadedManifest, points: tuple[spec.LoadPoint, ...]) -> tuple[list[Slice] | None, list[Problem]]:
-    """Return the part of the trace of each replicate, long enough for the highest load point; None: no trace.
+def slices_by_replicate(
+    loaded: LoadedManifest, points: tuple[spec.LoadPoint, ...], draws: int | None = None
+) -> tuple[list[Slice] | None, list[Problem]]:
+    """Return the part of the trace of each replicate, long enough for the highest load point; None: no trace. ``draws``: how many parts,
+    where it is not the number of replicates.
 
     One start per replicate for all load points, so that loads pair too. With arrivals of their own, replicates take rows, not times: equal
     parts of the window (the whole of it unless the window varies).
     """
     manifest = loaded.manifest
-    trace, count = manifest.workload.trace, manifest.replicates.count
+    trace, count = manifest.workload.trace, draws or manifest.replicates.count
     if trace is None:
         return None, []
     varies = manifest.replicates.vary == "window"

@@ -118,8 +118,8 @@ class TbtLimit(Section):
     """The gap limit between tokens and how it is applied."""
 
     limit: PositiveDuration = Field(description="Longest allowed gap")
-    rule: Literal["every", "mean", "p99"] = Field(
-        "every", description="Which gaps must keep it: every one, their mean (TPOT), or the 99th percentile"
+    rule: Literal["every", "mean", "p99", "top10"] = Field(
+        "every", description="Which gaps must keep it: every one, their mean (TPOT), the 99th percentile, or the mean of the longest tenth"
     )
 
 
@@ -148,14 +148,35 @@ class Window(Section):
     drain: Duration = Field(description="Load after it, long enough for every request that could still become valid")
 
 
+class CapacityStages(Section):
+    """A second stage whose size the spread of the first decides (Stein), so that the interval comes to a width declared before the run."""
+
+    half_width: Fraction = Field(description="Relative half-width of the interval that is aimed at")
+    most: int = Field(ge=3, le=1000, description="Replicates at most, both stages together; more than replicates.count")
+
+
 class CapacitySearch(Section):
     """Find the largest load at which the share of requests within the SLO is still enough."""
 
     start: LoadValue = Field(description="Where doubling starts: a rate such as 1/s, or a compression")
-    limit: LoadValue = Field(description="Where the search gives up, in the same unit")
+    limit: LoadValue = Field(description="Where the search gives up, in the same unit; no run is made at a higher load")
     attainment: Fraction = Field(description="Share of requests that must be within the SLO")
-    resolution: Fraction = Field(0.05, description="Relative width of the bracket at which the search stops")
+    resolution: Fraction = Field(0.05, description="Relative width of the bracket at which locating stops")
     grid: int = Field(5, ge=3, le=33, description="Load points around the bracket that are then measured afresh")
+    step: Fraction = Field(0.05, description="Relative distance of neighbouring load points of the grid")
+    widen: int = Field(6, ge=0, le=64, description="Load points that may be added where a replicate does not cross within the grid")
+    halvings: int = Field(6, ge=0, le=20, description="How often the start may be halved when it fails already")
+    spare: int = Field(
+        2, ge=0, le=20, description="Locating runs that may be lost to a failed gate; a lost run of the grid ends the search"
+    )
+    method: Literal["isotonic", "logit"] = Field("isotonic", description="How a replicate's curve is crossed: falling fit, or a logit line")
+    confidence: Annotated[Fraction, Field(gt=0.5)] = Field(
+        0.95, description="Level of the interval, and of what is certified at a load point"
+    )
+    stages: CapacityStages | None = Field(None, description="A second stage of replicates; without it their number is fixed")
+    servers: Literal["run", "replicate"] = Field(
+        "run", description="A server process for each run, or one for all load points of a replicate (then its cache is not cold)"
+    )
 
 
 class Load(Section):
@@ -190,7 +211,7 @@ class Rank(Section):
         None, description="Load point the ranking is made at: a compression, or a rate such as 5/s; default: the only one"
     )
     margin: Fraction = Field(description="Differences within it count as equivalent; relative, absolute for attainment")
-    attainment: Fraction = Field(0.9, description="Attainment target printed beside the claim")
+    attainment: Fraction = Field(0.9, description="Attainment target printed beside the claim; of a capacity, the one that is searched for")
     percentile_rule: PercentileRule = Field("nearest_rank", description="How percentiles are read off a sample")
     confidence: Annotated[Fraction, Field(gt=0.5)] = Field(0.95, description="Simultaneous confidence of the verdicts")
 

@@ -234,17 +234,6 @@ def test_later_sections_validate_and_say_not_yet(old: str, new: str, place: str)
     assert list(caught.value.problems) == [problem]
 
 
-def test_a_capacity_search_validates_and_says_not_yet() -> None:
-    search = "{capacity: {start: 1/s, limit: 64/s, attainment: 90%}}"
-    pairs = (
-        SYNTHETIC,
-        ("{time-compression: [1.0, 2.0]}", search),
-        ("metric: goodput, at: 2.0", "metric: capacity"),
-        ("vary: window", "vary: seed"),
-    )
-    assert codes(*pairs) == ["not_yet"]
-
-
 def test_what_can_run_names_nothing_later() -> None:
     assert not_yet(parse_manifest(GOOD, "m.yaml")) == []
     assert (
