@@ -117,19 +117,24 @@ def _by_tokens(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, declare
     row = np.concatenate((prompts, clocks.token_event_request[streamed]))
     at = np.concatenate((clocks.first_ns[prompts], clocks.token_event_ns[streamed]))
     cost = np.concatenate((
-        weighted_cost(input_tokens, 0, declared.input_weight, declared.output_weight),
+        weighted_cost(np.maximum(input_tokens, 0), 0, declared.input_weight, declared.output_weight),
         weighted_cost(0, np.maximum(tokens, 0), declared.input_weight, declared.output_weight),
     ))  # fmt: skip
-    return row, at, cost, "events carried an unknown number of tokens" if bool((tokens < 0).any()) else ""
+    return row, at, cost, _uncounted(input_tokens, tokens, "events carried an unknown number of tokens")
 
 
 def _by_requests(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, declared: Fairness) -> Events:
     row = np.flatnonzero(completed(outcome))
     tokens = clocks.tokens[row]
     input_tokens = planned(record.schedule, "input_tokens", clocks.request_id)[row]
-    cost = weighted_cost(input_tokens, np.maximum(tokens, 0), declared.input_weight, declared.output_weight)
-    unknown = "answers of an unknown number of tokens" if bool((tokens == MISSING).any()) else ""
-    return row, clocks.end_ns[row], cost, unknown
+    cost = weighted_cost(np.maximum(input_tokens, 0), np.maximum(tokens, 0), declared.input_weight, declared.output_weight)
+    return row, clocks.end_ns[row], cost, _uncounted(input_tokens, tokens, "answers of an unknown number of tokens")
+
+
+def _uncounted(input_tokens: Int64, tokens: Int64, words: str) -> str:
+    """Why costs are not known: a log that somebody else kept may lack the prompts' lengths too."""
+    found = [words] if bool((tokens < 0).any()) else []
+    return "; ".join([*found, *(["prompts of an unknown length"] if bool((input_tokens < 0).any()) else [])])
 
 
 def demand_log(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, who: Parties, declared: Fairness) -> ServiceLog:
@@ -143,7 +148,7 @@ def demand_log(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, who: Pa
     counted = completed(outcome) & (clocks.tokens != MISSING)
     output = np.maximum(np.where(counted, clocks.tokens, expected_tokens(record, clocks)), 0)[kept]
     input_tokens = planned(record.schedule, "input_tokens", clocks.request_id)[kept]
-    cost = weighted_cost(input_tokens, output, declared.input_weight, declared.output_weight)
+    cost = weighted_cost(np.maximum(input_tokens, 0), output, declared.input_weight, declared.output_weight)
     return ServiceLog(who.row[kept], clocks.arrival_ns[kept], cost, len(who.names))
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from analysis.campaign import analyze
 from analysis.compare import Side
 from analysis.coordinates import merge_runs
-from analysis.model import CampaignAnalysis
+from analysis.notebook import read_campaign as analyze_campaign
 from analysis.pair import Contender, contender
 from analysis.papers import find_paper, read_papers
 from harness.cli.places import attempts_below
 from harness.errors import HostError, Problem, TrigpointError, UsageError
 from harness.record.canonical import canonical_json
 from harness.record.coordinates import Known
-from harness.record.journal import read_campaign
-from harness.record.reader import RunRecord, find_attempts, latest_sealed, read_run
+from harness.record.reader import RunRecord, read_run
+
+__all__ = ["PAPER", "analyze_campaign", "load_records", "noise_beside", "resolve_side"]
 
 PAPER = "paper:"
 
@@ -31,24 +31,6 @@ def load_records(path: Path) -> tuple[list[RunRecord], list[Problem]]:
         except TrigpointError as error:
             broken += error.problems
     return records, broken
-
-
-def analyze_campaign(folder: Path) -> CampaignAnalysis:
-    """Analyze a campaign folder: what was planned against what is sealed."""
-    header = read_campaign(folder)
-    records, broken = load_records(folder)
-    sealed = latest_sealed(folder)
-    missing = [f"{cell} replicate {r}: {_state(folder, cell, r)}" for cell, r in header.planned if (cell, r) not in sealed]
-    if broken and not records:
-        raise HostError(*broken)  # nothing can be said, and running again would cure nothing
-    if not records:
-        raise UsageError(Problem("no_sealed_run", f"runs=0 sealed in {folder}: there is nothing to analyze", "run the campaign first"))
-    return analyze(records, incomplete=(*missing, *(f"{p.where}: {p.what}" for p in broken)))
-
-
-def _state(folder: Path, cell: str, replicate: int) -> str:
-    here = folder / cell / str(replicate)
-    return "cut, not sealed" if any(a.is_relative_to(here) for a in find_attempts(folder)) else "not run"
 
 
 def resolve_side(name: str, metric: str | None, papers: Path | None) -> Contender | Side:
