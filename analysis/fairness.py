@@ -166,6 +166,15 @@ def covers(stretches: Int64, t1: int, t2: int) -> bool:
     return bool(((stretches[:, 0] <= t1) & (stretches[:, 1] >= t2)).any())
 
 
+def contended(stretches: Sequence[Int64]) -> int:
+    """Total time in which two clients or more were eligible, in units of the instants."""
+    starts, stops = (np.concatenate([s[:, k] for s in stretches] or [np.empty(0, dtype=np.int64)]) for k in (0, 1))
+    at = np.concatenate((starts, stops))
+    order = np.argsort(at, kind="stable")
+    eligible = np.cumsum(np.repeat([1, -1], len(starts))[order])
+    return int(np.diff(at[order])[eligible[:-1] >= 2].sum())
+
+
 # Gaps
 
 

@@ -13,6 +13,7 @@ from analysis.fairness import (
     Gap,
     ServiceLog,
     accumulated,
+    contended,
     droughts,
     jain,
     largest_gap,
@@ -65,6 +66,7 @@ class RunFairness:
     """One replicate. Columns are by party, shape (n,): ``service`` and ``requested`` in weighted tokens of the measured window,
     ``drought_ns`` the longest time eligible without service, ``offered`` and ``valid`` requests of the cohort.
 
+    ``contended``: share of the measured window in which two or more were eligible.
     ``unknown``: why service is not known, empty when it is; then nothing that rests on it has a value.
     """
 
@@ -75,6 +77,7 @@ class RunFairness:
     drought_ns: Int64
     offered: Int64
     valid: Int64
+    contended: float
     gap: Gap | None
     inversions: Inversions
     bound: BoundCheck
@@ -124,6 +127,7 @@ def measure_fairness(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, f
         drought_ns=droughts(log, able.stretches),
         offered=offered,
         valid=valid,
+        contended=contended(able.stretches) / record.spec.window.measured_ns,
         gap=gap,
         inversions=_inversions(record, clocks, declared),
         bound=bound_of(record, declared, who, gap, unknown),

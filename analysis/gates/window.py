@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from analysis.gates.registry import CellContext, Finding, RunContext, combine, gate, judge, number, passed
-from analysis.gates.tables import SECOND, in_order, inside, nearest_rank
+from analysis.gates.tables import SECOND, nearest_rank
 from analysis.model import Claim
-from analysis.planned import SERVED, Bools, Int64, integers, is_any, texts
+from analysis.planned import SERVED, integers, is_any
 from analysis.samples import AbsentError, need, summed
 
 E2E_MULTIPLE = 10
@@ -141,45 +139,3 @@ def _served_before(context: RunContext) -> Finding:
         f"replicate {record.spec.replicate}: {earlier:g} input tokens served before it (limit {limit:g})",
         **{f"served_before_{record.spec.replicate}": number(earlier, limit, "tokens")},
     )
-
-
-@gate(
-    "starvation",
-    protects=(Claim.FAIRNESS,),
-    threshold="None allowed (F63): a client with unfinished work at every instant of the window and not one token or completion in it.",
-    remedy="Report the starved client with the result; the scheduler, or the load, does not let a fairness figure be published.",
-)
-def starvation(context: RunContext) -> Finding:
-    """No client waited through the whole window for nothing."""
-    record, clocks, table = context.record, context.clocks, in_order(context.record)
-    need(table.num_rows > 0, "no request was recorded")
-    names = dict(zip(record.schedule["request_id"].to_pylist(), record.schedule["client"].to_pylist(), strict=True))
-    client = np.array([str(names.get(i) or "") for i in integers(table, "request_id").tolist()], dtype=object)
-    known = sorted(set(client.tolist()))
-    if len(known) < 2:
-        return passed("one client", starved=number(0, 0, "clients"))
-    end = np.where(clocks.end_ns >= 0, clocks.end_ns, record.spec.window.end_ns)
-    done = is_any(texts(table, "end_kind"), *SERVED) & inside(record, clocks.end_ns)
-    progress = done | _token_inside(context)
-    starved = [
-        c for c in known if _backlogged(context, clocks.arrival_ns[client == c], end[client == c]) and not progress[client == c].any()
-    ]
-    words = f"{len(known)} clients, starved: {', '.join(starved) or 'none'}"
-    return judge(not starved, words, starved=number(len(starved), 0, "clients"))
-
-
-def _token_inside(context: RunContext) -> Bools:
-    """Rows with a token stamped in the window (n,); one on each side of it says nothing of what lies between."""
-    clocks = context.clocks
-    rows = clocks.token_event_request[inside(context.record, clocks.token_event_ns)]
-    return np.bincount(rows, minlength=len(clocks)) > 0
-
-
-def _backlogged(context: RunContext, arrival: Int64, end: Int64) -> bool:
-    """Whether intervals [arrival, end) cover the whole window without a break."""
-    window, reach = context.record.spec.window, context.record.spec.window.start_ns
-    for a, e in sorted(zip(arrival.tolist(), end.tolist(), strict=True)):
-        if a > reach:
-            break
-        reach = max(reach, e)
-    return bool(reach >= window.stop_ns)

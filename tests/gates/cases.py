@@ -14,6 +14,7 @@ from analysis.gates import CellContext, PairContext, RunContext
 from analysis.outcomes import classify, count_outcomes
 from harness.record.coordinates import Known, Unknown
 from harness.record.facts import Fact, Facts, PinResult, ServerExit
+from harness.record.fairness import Fairness
 from harness.record.reader import RunRecord, SealState
 from harness.record.schema import SCHEDULE, TRUTH
 from harness.record.spec import Arm, Window
@@ -175,6 +176,17 @@ def two_clients(*token_at: int) -> Callable[[], RunRecord]:
     return make
 
 
+def apart() -> RunRecord:
+    """Two clients of which one sends its requests when the other has none."""
+    made = rows()
+    return healthy(made, schedule=schedule_of(made, ["b" if i < 70 else "a" for i in range(len(made))]))
+
+
+def horizon(ns: int) -> Callable[[], RunRecord]:
+    """Client b is served at 5 s only, and open all the time; ``ns``: what is declared to be starvation."""
+    return lambda: replace(two_clients(5 * S)(), spec=make_spec(fairness=Fairness(window_ns=S, horizon_ns=ns)))
+
+
 def cell(count: int, starts: int, **changes: Any) -> Callable[[], list[RunRecord]]:
     return lambda: [healthy(spec=make_spec(replicate=i, server_start=i % starts, **changes)) for i in range(count)]
 
@@ -288,6 +300,7 @@ FIXTURES: dict[str, Case] = {
     "cache_state": Case(cell(5, 5), cell(5, 4), lambda: [empty()]),
     "environment_stable": Case(healthy, host_(cpu_steal_ratio=0.1), without_host("cpu_steal_ratio")),
     "starvation": Case(two_clients(5 * S), two_clients(), empty),
+    "contention": Case(two_clients(5 * S), apart, empty),
 }
 
 _CERTIFICATE = make_spec().certificate
@@ -550,6 +563,9 @@ MORE: list[tuple[str, str, str, Factory]] = [
         gpu([s | {"value": 900.0} if s["t_ns"] == 5 * S else s for s in GPU_CALM][15:] + GPU_CALM[:15]),
     ),
     ("starvation", "one client", "PASS", healthy),
+    ("starvation", "a horizon shorter than the longest wait", "FAIL", horizon(6 * S)),
+    ("starvation", "a horizon longer than the longest wait", "PASS", horizon(8 * S)),
+    ("contention", "one client", "PASS", healthy),
     ("starvation", "served before the window and after it", "FAIL", two_clients(S, 13 * S)),
 ]
 """(code, what, verdict, factory): every other branch of every gate."""
