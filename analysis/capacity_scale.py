@@ -15,13 +15,13 @@ import numpy.typing as npt
 from analysis.clocks import Clocks
 from analysis.intervals import replicate_interval
 from analysis.model import Figure, Outcome
-from analysis.outcomes import WITHIN_REQUEST, OutcomeArray, unjudged
+from analysis.outcomes import OutcomeArray, tbt_value, unjudged
 from analysis.planned import MISSING, Bools, Int64
 from analysis.rates import completed
 from analysis.slos import judged_by
 from analysis.tails import rank_of
 from harness.record.reader import RunRecord
-from harness.record.spec import Slo
+from harness.record.spec import Slo, TbtRule
 
 Floats = npt.NDArray[np.float64]
 
@@ -124,27 +124,10 @@ def needed_scale(slo: Slo, clocks: Clocks) -> Floats:
     return needed
 
 
-def _needed_tbt(limit: int, rule: str, clocks: Clocks) -> Floats:
-    if rule == "mean":
-        mean = _over(clocks.last_ns - clocks.first_ns, limit * np.maximum(clocks.tokens - 1, 1))  # one token spans nothing
-        return np.where(clocks.tokens < 1, np.inf, mean)
-    if rule == "every" or not clocks.gaps_defined:
-        return _over(_ranked(clocks.event_gap_ns, clocks.event_gap_request, len(clocks), all_of=rule == "every"), limit)
-    return _over(_ranked(clocks.gap_ns, clocks.gap_request, len(clocks), all_of=False), limit)
-
-
-def _ranked(gap_ns: Int64, row: Int64, n: int, *, all_of: bool) -> Int64:
-    """The longest gap of each row, or its nearest-rank 99th percentile (n,); 0 for a row without gaps."""
-    result = np.zeros(n, dtype=np.int64)
-    if all_of:
-        np.maximum.at(result, row, gap_ns)
-        return result
-    ordered = gap_ns[np.lexsort((gap_ns, row))]
-    total = np.bincount(row, minlength=n)
-    rank = -(-WITHIN_REQUEST.numerator * total // WITHIN_REQUEST.denominator)
-    some = total > 0
-    result[some] = ordered[(np.cumsum(total) - total + rank - 1)[some]]
-    return result
+def _needed_tbt(limit: int, rule: TbtRule, clocks: Clocks) -> Floats:
+    value, count = tbt_value(rule, clocks)
+    needed = _over(value, limit * np.maximum(count, 1))  # one token spans nothing
+    return np.where(clocks.tokens < 1, np.inf, needed) if rule == "mean" else needed
 
 
 def _open_from(record: RunRecord, clocks: Clocks, open_: Bools) -> Floats:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.intervals import LOGIT_ABOVE, design_effect, logit_interval, replicate_interval
-from analysis.latency import TAILS, Tail, samples
+from analysis.latency import TAILS, Tail
 from analysis.model import Figure, Interval, Outcome, Outcomes
 from analysis.outcomes import sum_outcomes
 from analysis.rates import Status
 from analysis.run import RunMeasures
-from analysis.tails import Sample, minimum_requests, percentile_figure
+from analysis.tails import Ordered, minimum_requests, percentile_figure
 from harness.record.reader import RunRecord
 from harness.record.spec import PercentileRule
 
@@ -87,16 +87,12 @@ def _count(replicates: int) -> str:
     return f"{replicates} replicate{'s' * (replicates != 1)}"
 
 
-def _pool(runs: Replicates) -> dict[str, Sample]:
-    taken = [samples(m.clocks, m.outcome, m.outcomes) for _, m in runs]
-    return {name: _joined([one[name] for one in taken]) for name in taken[0]}
+def _pool(runs: Replicates) -> dict[str, Ordered]:
+    first, rest = runs[0][1].samples, [m.samples for _, m in runs[1:]]
+    return {name: one.joined([other[name] for other in rest]) for name, one in first.items()}
 
 
-def _joined(parts: Sequence[Sample]) -> Sample:
-    return Sample.of(np.concatenate([p.values for p in parts]), parts[0].population, requests=sum(p.requests for p in parts))
-
-
-def _percentile(tail: Tail, parts: Sequence[Figure], pooled: Sample, plan: _Plan) -> Figure:
+def _percentile(tail: Tail, parts: Sequence[Figure], pooled: Ordered, plan: _Plan) -> Figure:
     rule: PercentileRule = "linear" if parts[0].percentile_rule == "linear" else "nearest_rank"
     figure = percentile_figure(tail.metric, pooled, tail.fraction, rule=rule, level=plan.level, diagnostic=tail.diagnostic)
     interval = replicate_interval(_values(parts), plan.starts, plan.level, log=True)

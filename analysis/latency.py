@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
 from analysis.backlog import Overload
-from analysis.clocks import Clocks, distinct_rows
+from analysis.clocks import Clocks
 from analysis.model import Figure, Outcomes
 from analysis.outcomes import OutcomeArray
 from analysis.planned import MISSING, Bools, Int64
 from analysis.rates import Status, completed
-from analysis.tails import LEVELS, Floats, Sample, percentile_figure
+from analysis.tails import LEVELS, Floats, Ordered, Sample, percentile_figure
 from harness.clock import NS_PER_S
 from harness.record.reader import RunRecord
 
@@ -54,13 +55,14 @@ TAILS = (
 """Every percentile a run reports."""
 
 
-def samples(clocks: Clocks, outcome: OutcomeArray, outcomes: Outcomes) -> dict[str, Sample]:
+def samples(clocks: Clocks, outcome: OutcomeArray, outcomes: Outcomes) -> dict[str, Ordered]:
     """Raw values behind every percentile, s. TTFT and E2E start at the intended arrival; ``ttft_send`` starts at the send (diagnostic).
 
     ``@offered`` samples hold one value an offered request: +inf where it did not complete, whether its row came back or not.
     """
     done = clocks.in_cohort & completed(outcome)
     begun, sent = done & (clocks.first_ns != MISSING), clocks.in_cohort & (clocks.send_ns != MISSING)
+    events = clocks.event_gaps(done, EVENT_GAPS)
     ttft, e2e = _seconds(clocks.first_ns - clocks.arrival_ns, begun), _seconds(clocks.end_ns - clocks.arrival_ns, done)
     return {
         "ttft": Sample.of(ttft, COMPLETED),
@@ -69,8 +71,8 @@ def samples(clocks: Clocks, outcome: OutcomeArray, outcomes: Outcomes) -> dict[s
         "e2e": Sample.of(e2e, COMPLETED),
         "e2e@offered": Sample.of(_with_infinity(e2e, outcomes.offered), OFFERED),
         "tpot": Sample.of(tpot_s(clocks, done), f"{COMPLETED} with at least two tokens"),
-        "tbt": _pooled(clocks.gap_ns, clocks.gap_request, done, GAPS),
-        "event_gap": _pooled(clocks.event_gap_ns, clocks.event_gap_request, done, EVENT_GAPS),
+        "tbt": clocks.token_gaps(done, GAPS),
+        "event_gap": events,
         "slip": Sample.of(_seconds(clocks.send_ns - clocks.arrival_ns, sent), SENT),
     }
 
@@ -81,7 +83,7 @@ def tpot_s(clocks: Clocks, mask: Bools) -> Floats:
     return np.asarray((clocks.last_ns[use] - clocks.first_ns[use]) / (clocks.tokens[use] - 1) / NS_PER_S, dtype=np.float64)
 
 
-def latency_figures(record: RunRecord, clocks: Clocks, taken: dict[str, Sample], load: Overload) -> dict[str, Figure]:
+def latency_figures(record: RunRecord, clocks: Clocks, taken: Mapping[str, Ordered], load: Overload) -> dict[str, Figure]:
     """Return every percentile of a run plus the largest slip.
 
     While the backlog grows a latency is a function of the run's length, so all but the client's own slip are withheld. Token gaps of a
@@ -91,7 +93,7 @@ def latency_figures(record: RunRecord, clocks: Clocks, taken: dict[str, Sample],
     return figures | {"slip_max": _slip_max(taken["slip"])}
 
 
-def _figure(record: RunRecord, clocks: Clocks, tail: Tail, sample: Sample, load: Overload) -> Figure:
+def _figure(record: RunRecord, clocks: Clocks, tail: Tail, sample: Ordered, load: Overload) -> Figure:
     rank = record.spec.rank
     rule, level = (rank.percentile_rule, rank.confidence) if rank else ("nearest_rank", 0.95)
     figure = percentile_figure(tail.metric, sample, tail.fraction, rule=rule, level=level, diagnostic=tail.diagnostic)
@@ -109,12 +111,12 @@ def without_value(figure: Figure, status: Status, reason: str) -> Figure:
     return replace(figure, value=None, status=status, reason=reason, interval=None)
 
 
-def _slip_max(sample: Sample) -> Figure:
-    n = len(sample.values)
+def _slip_max(sample: Ordered) -> Figure:
+    n = sample.size
     return Figure(
         metric="slip_max",
         unit="s",
-        value=float(sample.values[-1]) if n else None,
+        value=float(sample.at(np.array([n]))[0]) if n else None,
         status="ok" if n else "undefined",
         n=n,
         population=sample.population,
@@ -128,8 +130,3 @@ def _seconds(ns: Int64, mask: Bools) -> Floats:
 
 def _with_infinity(values: Floats, offered: int) -> Floats:
     return np.concatenate([values, np.full(max(offered - len(values), 0), np.inf)])
-
-
-def _pooled(gap_ns: Int64, row: Int64, mask: Bools, population: str) -> Sample:
-    use = mask[row]
-    return Sample.of(gap_ns[use] / NS_PER_S, population, requests=distinct_rows(row[use]))

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 
 from analysis.clocks import Clocks
+from analysis.marks import longest_tenth
 from analysis.model import Outcome, Outcomes
 from analysis.planned import MISSING, SERVED, Bools, Int64, integers, offered_rows, planned, texts
 from analysis.slos import judged_by
 from harness.record.reader import RunRecord
 from harness.record.schema import EndKind
-from harness.record.spec import Slo
+from harness.record.spec import Slo, TbtRule
 
 OutcomeArray = npt.NDArray[np.object_]
 
 OVERLOAD_STATUS = (429, 503)
 """Too Many Requests and Service Unavailable: the server declined, as opposed to breaking (RFC 6585 section 4, RFC 9110 section 15.6.4)."""
-
-WITHIN_REQUEST = Fraction(99, 100)
-"""The quantile of the TBT rule ``p99``: nearest rank within one request."""
 
 
 def classify(record: RunRecord, clocks: Clocks) -> OutcomeArray:
@@ -93,7 +90,7 @@ def length_is_right(record: RunRecord, clocks: Clocks) -> Bools:
     expected = expected_tokens(record, clocks)
     excess = clocks.tokens - expected
     stopped = clocks.end_kind == EndKind.CLIENT_STOP.value
-    overshoot: Bools = stopped & (excess > 0) & (excess < _tokens_in_last_read(clocks))
+    overshoot: Bools = stopped & (excess > 0) & (excess < clocks.marks.last_read)
     known: Bools = (expected != MISSING) & (clocks.tokens != MISSING)
     right: Bools = known & ((excess == 0) | overshoot)
     return right
@@ -134,40 +131,33 @@ def unjudged(slo: Slo, clocks: Clocks) -> Bools:
     """Say for which served requests of the cohort the TBT rule cannot be decided (n,).
 
     ``every`` always can: the longest token gap is the longest event gap, however many tokens an event carried. ``mean`` needs the number
-    of tokens; ``p99`` needs tokens per event, because the zero gaps inside events count too.
+    of tokens; ``p99`` and ``top10`` need tokens per event, because the zero gaps inside events count too.
     """
     if slo.tbt_ns is None or slo.tbt_rule == "every":
         return np.zeros(len(clocks), dtype=bool)
     served: Bools = clocks.in_cohort & np.isin(clocks.end_kind, SERVED) & (clocks.first_ns != MISSING)
-    return served & (not clocks.gaps_defined) if slo.tbt_rule == "p99" else served & (clocks.tokens == MISSING)
+    return served & (clocks.tokens == MISSING) if slo.tbt_rule == "mean" else served & (not clocks.gaps_defined)
 
 
-def _meets_tbt(limit: int, rule: str, clocks: Clocks) -> Bools:
-    n = len(clocks)
+def tbt_value(rule: TbtRule, clocks: Clocks) -> tuple[Int64, Int64]:
+    """What a TBT rule says of each request, as a quotient of whole numbers (n,) / (n,), ns, so that a gap of exactly the limit is inside it.
+
+    ``every``: the longest gap. ``mean``: TPOT, (tn - t1) / (n - 1). ``p99``: the nearest-rank 99th percentile of its token gaps. ``top10``:
+    the mean of the longest tenth of them, rounded up to whole gaps (Mooncake, see ``longest_tenth``). The divisor is 0 without a gap, and
+    where the number of tokens is not known. Where tokens per event are not known ``p99`` and ``top10`` take the gaps between events.
+    """
+    marks, one = clocks.marks, np.ones(len(clocks), dtype=np.int64)
     if rule == "mean":
-        # (tn - t1)/(n - 1) <= limit, kept in integers so that a gap of exactly the limit is inside; n = 1 has no gap to judge.
-        span = clocks.last_ns - clocks.first_ns
-        mean_ok: Bools = (clocks.tokens == 1) | ((clocks.tokens > 1) & (span <= limit * (clocks.tokens - 1)))
-        return mean_ok
-    if rule == "every":
-        every_ok: Bools = late_gaps(limit, clocks.event_gap_ns, clocks.event_gap_request, n) == 0
-        return every_ok
-    gap, row = (clocks.gap_ns, clocks.gap_request) if clocks.gaps_defined else (clocks.event_gap_ns, clocks.event_gap_request)
-    total = np.bincount(row, minlength=n)
-    # x_(ceil(p m)) <= limit exactly when at most m - ceil(p m) gaps are longer: a count replaces a sort.
-    rank = -(-WITHIN_REQUEST.numerator * total // WITHIN_REQUEST.denominator)
-    tail_ok: Bools = late_gaps(limit, gap, row, n) <= total - rank
-    return tail_ok
+        some = clocks.tokens > 1
+        return np.where(some, clocks.last_ns - clocks.first_ns, 0), np.where(some, clocks.tokens - 1, 0)
+    if rule == "top10" and clocks.gaps_defined:
+        gaps = np.maximum(marks.carried - 1, 0)
+        return np.maximum(marks.tenth, 0), longest_tenth(gaps)
+    value = {"every": marks.longest, "top10": marks.longest, "p99": marks.tail if clocks.gaps_defined else marks.event_tail}[rule]
+    return np.maximum(value, 0), np.where(value == MISSING, 0, one)
 
 
-def late_gaps(limit: int, gap_ns: Int64, row: Int64, n: int) -> Int64:
-    """Count gaps longer than ``limit`` ns per row (n,)."""
-    return np.bincount(row[gap_ns > limit], minlength=n).astype(np.int64)
-
-
-def _tokens_in_last_read(clocks: Clocks) -> Int64:
-    """Tokens stamped with the request's last token stamp (n,); an event of unknown count adds nothing."""
-    last = clocks.token_event_ns == clocks.last_ns[clocks.token_event_request]
-    known = last & (clocks.token_event_count > 0)
-    counts = np.bincount(clocks.token_event_request[known], weights=clocks.token_event_count[known], minlength=len(clocks))
-    return counts.astype(np.int64)
+def _meets_tbt(limit: int, rule: TbtRule, clocks: Clocks) -> Bools:
+    value, count = tbt_value(rule, clocks)
+    within: Bools = value <= limit * count
+    return within & (clocks.tokens >= 1) if rule == "mean" else within

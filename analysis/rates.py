@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.clocks import Clocks, distinct_rows
+from analysis.clocks import Clocks
 from analysis.model import Figure, Outcome, Outcomes
-from analysis.outcomes import OutcomeArray, expected_tokens, late_gaps, unjudged
+from analysis.outcomes import OutcomeArray, expected_tokens, unjudged
 from analysis.planned import MISSING, Bools, Int64, in_window
 from analysis.slos import judged_by
 from harness.clock import NS_PER_S
@@ -68,11 +68,11 @@ def _gaps_still_good(record: RunRecord, slo: Slo, limit: int, clocks: Clocks, cl
     # Silence is a gap in the making only where another token must come; an answer of free length may simply have been about to end.
     due: Bools = promised & (clocks.tokens != MISSING) & (clocks.tokens < expected)
     if slo.tbt_rule == "every":
-        unbroken: Bools = late_gaps(limit, clocks.event_gap_ns, clocks.event_gap_request, len(clocks)) == 0
+        unbroken: Bools = clocks.marks.longest <= limit
         return unbroken & (~due | (closed - clocks.last_ns < limit))
     if slo.tbt_rule == "mean":
         return ~due | (closed - clocks.first_ns < limit * (expected - 1))
-    # p99: how many gaps may be late depends on how many are to come, so an open request is given the benefit of the doubt.
+    # p99 and top10: how many gaps may be late depends on how many are to come, so an open request is given the benefit of the doubt.
     return np.ones(len(clocks), dtype=bool)
 
 
@@ -81,10 +81,10 @@ def _throughput(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, outcom
     seconds = window.measured_ns / NS_PER_S
     per_window = f"measured window W = {seconds:g} s"
     ended = completed(outcome) & in_window(clocks.end_ns, window)
-    stamped = in_window(clocks.token_event_ns, window)
-    n_ended, n_tokens = int(ended.sum()), int(clocks.token_event_count[stamped].sum())
-    uncounted = "events carried an unknown number of tokens" if (clocks.token_event_count[stamped] < 0).any() else ""
-    carriers = distinct_rows(clocks.token_event_request[stamped])
+    marks = clocks.marks
+    n_ended, n_tokens = int(ended.sum()), int(marks.inside_tokens.sum())
+    uncounted = "events carried an unknown number of tokens" if (marks.inside_tokens == MISSING).any() else ""
+    carriers = int(np.count_nonzero(marks.inside))
     return [
         rate("offered_rate", "req/s", outcomes.offered / seconds, outcomes.offered, COHORT, per_window),
         rate("request_throughput", "req/s", n_ended / seconds, n_ended, f"completions among {STAMPED}", per_window),

@@ -16,6 +16,7 @@ from analysis.proof import prove
 from analysis.rates import rate_figures
 from analysis.series import Series, plot_series
 from analysis.stream import stream_figures
+from analysis.tails import Ordered
 from harness.record.reader import RunRecord
 
 
@@ -26,6 +27,7 @@ class RunMeasures:
     ``figures`` by metric: the names of ``harness.record.spec.Metric`` and beside them offered_rate, token_goodput, attainment_completed,
     ttft_*_offered and e2e_*_offered, ttft_send_*, event_gap_*, slip_*, shared_stamp_share, tokens_per_event_mean, events_per_read_mean.
     Units: s, req/s, tok/s, ratio. In a loop that is not open every population says so. ``sent``: proof of what reached the server.
+    ``samples``: the raw values behind the percentiles, by name.
     ``fairness``: who got how much, None where there is nobody to compare; its figures are among ``figures``.
     """
 
@@ -36,6 +38,7 @@ class RunMeasures:
     series: Mapping[str, Series]
     load: Overload
     sent: Sent
+    samples: Mapping[str, Ordered]
     fairness: RunFairness | None = None
 
 
@@ -50,4 +53,5 @@ def measure_run(record: RunRecord) -> RunMeasures:
     fairness = measure_fairness(record, clocks, outcome, figures)
     figures |= fairness.figures if fairness else {}
     figures = labelled(figures, loop_name(record.spec.workload))
-    return RunMeasures(clocks, outcome, outcomes, figures, plot_series(record, clocks, taken), load, prove(record, clocks), fairness)
+    series, sent = plot_series(record, clocks, taken), prove(record, clocks)
+    return RunMeasures(clocks, outcome, outcomes, figures, series, load, sent, taken, fairness)

@@ -9,31 +9,27 @@ import numpy as np
 from analysis.backlog import departures, unfinished
 from analysis.clocks import Clocks
 from analysis.planned import MISSING, Int64
-from analysis.tails import Floats, Sample
+from analysis.tails import POINTS, Floats, Ordered, plotted_ranks
 from harness.clock import NS_PER_S
 from harness.record.reader import RunRecord
-
-POINTS = 400
-"""Enough for every pixel column of a small plot; more would only grow the report."""
 
 Series = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-def plot_series(record: RunRecord, clocks: Clocks, taken: Mapping[str, Sample]) -> dict[str, Series]:
+def plot_series(record: RunRecord, clocks: Clocks, taken: Mapping[str, Ordered]) -> dict[str, Series]:
     """Return ``ttft_cdf``, ``tbt_cdf``, ``slip_cdf``: (value s, share of values at or below), and ``in_flight``: (s since the epoch, sent
     and not ended).
     """
-    cdfs = {f"{name}_cdf": cdf(taken[name].values) for name in ("ttft", "tbt", "slip")}
+    cdfs = {f"{name}_cdf": cdf(taken[name]) for name in ("ttft", "tbt", "slip")}
     return cdfs | {"in_flight": in_flight(record, clocks)}
 
 
-def cdf(ordered: Floats) -> Series:
+def cdf(sample: Ordered) -> Series:
     """Empirical distribution at evenly spaced ranks, first and last value included; every point is a true point of the step function."""
-    n = len(ordered)
-    if n == 0:
+    if sample.size == 0:
         return (), ()
-    ranks = np.unique(np.linspace(1, n, min(n, POINTS)).round().astype(np.int64))
-    return _floats(ordered[ranks - 1]), _floats(ranks / n)
+    ranks = plotted_ranks(sample.size)
+    return _floats(sample.at(ranks)), _floats(ranks / sample.size)
 
 
 def in_flight(record: RunRecord, clocks: Clocks) -> Series:

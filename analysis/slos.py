@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from analysis.planned import Bools, Int64, names
+from analysis.planned import MISSING, Bools, Int64, names
 from harness.record.reader import RunRecord
 from harness.record.spec import RunSpec, Slo
 
@@ -24,6 +24,15 @@ def judged_by(record: RunRecord, request_id: Int64) -> list[tuple[Slo, Bools]]:
     parts = [(slo, np.asarray(classes == name, dtype=bool)) for name, slo in named.items()]
     rest = ~np.logical_or.reduce([mask for _, mask in parts])
     return [*parts, (record.spec.slo, rest)]
+
+
+def limits(record: RunRecord, request_id: Int64, limit: str) -> Int64:
+    """The named limit that each request is held to (n,), ns; MISSING where its SLO sets none."""
+    found = np.full(len(request_id), MISSING)
+    for slo, mask in judged_by(record, request_id):
+        own = getattr(slo, limit)
+        found[mask] = MISSING if own is None else own
+    return found
 
 
 def tightest(spec: RunSpec, *limits: str) -> int | None:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from analysis.clocks import Clocks, distinct_rows
+from analysis.clocks import Clocks
 from analysis.model import Figure
 from analysis.rates import Status
 
@@ -19,22 +19,18 @@ def stream_figures(clocks: Clocks) -> dict[str, Figure]:
 
     Undefined when no token came, unknown (the first two) when an event did not say how many it carried.
     """
-    events = len(clocks.token_event_ns)
-    per_event = float(clocks.token_event_count.sum()) / events if events else math.nan
-    per_read = events / _reads(clocks) if events else math.nan
+    marks = clocks.marks
+    events = int(marks.events.sum())
     known = clocks.gaps_defined
+    per_event = int(marks.carried.sum()) / events if events and known else math.nan
+    per_read = events / int(marks.reads.sum()) if events else math.nan
     rows = (
         ("shared_stamp_share", clocks.shared_share, "output tokens", known),
         ("tokens_per_event_mean", per_event, f"token-carrying events = {events}", known),
         ("events_per_read_mean", per_read, "reads with a token (distinct stamps of a request)", True),
     )
-    requests = distinct_rows(clocks.token_event_request)
+    requests = int(np.count_nonzero(marks.events))
     return {metric: _figure(metric, value, requests, denominator, known=known) for metric, value, denominator, known in rows}
-
-
-def _reads(clocks: Clocks) -> int:
-    row, ns = clocks.token_event_request, clocks.token_event_ns
-    return 1 + int(np.count_nonzero((row[1:] != row[:-1]) | (ns[1:] != ns[:-1])))
 
 
 def _figure(metric: str, value: float, requests: int, denominator: str, *, known: bool) -> Figure:

@@ -6,10 +6,10 @@ A percentile is never an average of percentiles: every function here takes raw v
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +19,46 @@ from analysis.model import Figure, Interval
 from harness.record.spec import PercentileRule
 
 Floats = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+POINTS = 400
+"""Points of a plotted distribution: enough for every pixel column of a small plot; more would only grow the report."""
 
 LEVELS: Final[Mapping[str, Fraction]] = {
+    "p01": Fraction(1, 100),
+    "p05": Fraction(5, 100),
     "p50": Fraction(50, 100),
     "p95": Fraction(95, 100),
     "p99": Fraction(99, 100),
     "p999": Fraction(999, 1000),
 }
 """Exact fractions: 0.95 * 20 is 19.000000000000004 on some paths of float arithmetic, and its ceiling would be the wrong rank."""
+
+
+class Ordered(Protocol):
+    """Values of one quantity that can be asked for by rank: a ``Sample`` of requests, or ``analysis.gaps.Pool`` of their gaps."""
+
+    @property
+    def size(self) -> int:
+        """How many values."""
+
+    @property
+    def requests(self) -> int:
+        """How many requests they came from."""
+
+    @property
+    def population(self) -> str:
+        """Which requests, in words."""
+
+    @property
+    def independent(self) -> bool:
+        """Whether every value is a request of its own."""
+
+    def at(self, ranks: Int64) -> Floats:
+        """Values at 1-based ranks of the ascending sample (k,)."""
+
+    def joined(self, others: Sequence[Any]) -> Ordered:
+        """This sample and others of its kind as one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +72,22 @@ class Sample:
     requests: int
     population: str
     independent: bool = True
+
+    @property
+    def size(self) -> int:
+        """How many values."""
+        return len(self.values)
+
+    def at(self, ranks: Int64) -> Floats:
+        """Values at 1-based ranks (k,)."""
+        return self.values[ranks - 1]
+
+    def joined(self, others: Sequence[Sample]) -> Sample:
+        """This sample and others as one."""
+        if not others:
+            return self
+        requests = None if self.independent else self.requests + sum(o.requests for o in others)
+        return Sample.of(np.concatenate([self.values, *(o.values for o in others)]), self.population, requests=requests)
 
     @classmethod
     def of(cls, values: npt.ArrayLike, population: str, *, requests: int | None = None) -> Sample:
@@ -65,24 +113,50 @@ def rank_of(p: Fraction | float, n: int) -> int:
 
 
 def minimum_requests(p: Fraction | float) -> int:
-    """Return the fewest requests at which a percentile is reported: max(2, ceil(1/(1-p))), so that at least one lies at or above it."""
-    return max(2, math.ceil(1 / (1 - exact(p))))
+    """Return the fewest requests at which a percentile is reported: max(2, ceil(1/(1-p))), so that at least one lies at or above it.
+
+    Below the median the tail is the lower one: as many as for 1 - p.
+    """
+    level = exact(p)
+    return max(2, math.ceil(1 / min(level, 1 - level)))
 
 
 def nearest_rank(ordered: Floats, p: Fraction | float) -> float:
     """x_(ceil(p n)) of ascending values (n,), n >= 1 (F39)."""
-    return float(ordered[rank_of(p, len(ordered)) - 1])
+    return value_at(Sample(ordered, len(ordered), ""), p)
 
 
 def linear(ordered: Floats, p: Fraction | float) -> float:
     """Interpolated percentile at position p (n - 1), as numpy and most client tools have it; for looking at their numbers only."""
-    position = exact(p) * (len(ordered) - 1)
+    return interpolated(Sample(ordered, len(ordered), ""), p)
+
+
+def value_at(sample: Ordered, p: Fraction | float) -> float:
+    """Nearest rank of a sample of at least one value."""
+    return float(sample.at(np.array([rank_of(p, sample.size)]))[0])
+
+
+def interpolated(sample: Ordered, p: Fraction | float) -> float:
+    """Percentile of a sample of at least one value by the linear rule, see ``linear``."""
+    position = exact(p) * (sample.size - 1)
     below = math.floor(position)
     share = float(position - below)
-    low = float(ordered[below])
-    if share == 0.0 or low == ordered[below + 1]:  # also keeps inf - inf from becoming NaN
-        return low
-    return low + share * (float(ordered[below + 1]) - low)
+    low, high = sample.at(np.minimum([below + 1, below + 2], sample.size)).tolist()
+    if share == 0.0 or low == high:  # also keeps inf - inf from becoming NaN
+        return float(low)
+    return float(low + share * (high - low))
+
+
+def plotted_ranks(n: int) -> Int64:
+    """Evenly spaced ranks of n values, first and last included, at most POINTS."""
+    return np.unique(np.linspace(1, n, min(n, POINTS)).round().astype(np.int64))
+
+
+def usual_ranks(n: int) -> Int64:
+    """Every rank of n >= 1 values that a figure or a plot asks for."""
+    near = [rank_of(p, n) for p in LEVELS.values()]
+    below = [math.floor(p * (n - 1)) for p in LEVELS.values()]
+    return np.unique(np.concatenate((near, np.minimum([b + k for b in below for k in (1, 2)], n), plotted_ranks(n)))).astype(np.int64)
 
 
 def order_statistic_ranks(n: int, p: Fraction | float, level: float = 0.95) -> tuple[int | None, int | None]:
@@ -99,69 +173,45 @@ def order_statistic_ranks(n: int, p: Fraction | float, level: float = 0.95) -> t
     return (low if low >= 1 else None), (high if high <= n else None)
 
 
-def order_statistic_interval(sample: Sample, p: Fraction | float, level: float = 0.95) -> Interval | None:
+def order_statistic_interval(sample: Ordered, p: Fraction | float, level: float = 0.95) -> Interval | None:
     """Return the request-level interval of a percentile, infinite where no rank exists; None for pooled gaps, which are not independent.
 
     Requests of one run share a queue, so this says what n independent requests would know; it never carries a verdict (rigor 8).
     """
-    if not sample.independent or not len(sample.values):
+    if not sample.independent or not sample.size:
         return None
-    low, high = order_statistic_ranks(len(sample.values), p, level)
+    low, high = order_statistic_ranks(sample.size, p, level)
     return Interval(
-        low=-math.inf if low is None else float(sample.values[low - 1]),
-        high=math.inf if high is None else float(sample.values[high - 1]),
+        low=-math.inf if low is None else float(sample.at(np.array([low]))[0]),
+        high=math.inf if high is None else float(sample.at(np.array([high]))[0]),
         level=level,
         method="order statistics",
-        n=len(sample.values),
+        n=sample.size,
         unit_of_inference="request",
     )
 
 
 def percentile_figure(
     metric: str,
-    sample: Sample,
+    sample: Ordered,
     p: Fraction,
     *,
     rule: PercentileRule = "nearest_rank",
     level: float = 0.95,
     diagnostic: bool = False,
+    unit: str = "s",
 ) -> Figure:
-    """Report one percentile in seconds, or withhold it (``insufficient_sample``) below ``minimum_requests(p)`` requests.
+    """Report one percentile in the sample's unit, or withhold it (``insufficient_sample``) below ``minimum_requests(p)`` requests.
 
     The floor counts requests even where gaps are pooled: a thousand gaps of one request are one request's luck. The linear rule makes the
     figure diagnostic, because it names other numbers than the nearest rank does.
     """
+    bare = Figure(metric, unit, None, "withheld", sample.requests, sample.population, percentile_rule=rule, diagnostic=diagnostic)
     floor = minimum_requests(p)
     if sample.requests < floor:
-        reason = f"insufficient_sample: n={sample.requests} requests, at least {floor} are needed for this percentile"
-        return _figure(metric, sample, None, reason=reason, rule=rule, diagnostic=diagnostic)
+        return replace(bare, reason=f"insufficient_sample: n={sample.requests} requests, at least {floor} are needed for this percentile")
     if rule == "linear":
-        return _figure(metric, sample, linear(sample.values, p), rule=rule, diagnostic=True)
-    value = nearest_rank(sample.values, p)
+        return replace(bare, value=interpolated(sample, p), status="ok", diagnostic=True)
+    value = value_at(sample, p)
     reason = "more than the tail did not complete" if math.isinf(value) else ""
-    interval = order_statistic_interval(sample, p, level)
-    return _figure(metric, sample, value, reason=reason, rule=rule, diagnostic=diagnostic, interval=interval)
-
-
-def _figure(
-    metric: str,
-    sample: Sample,
-    value: float | None,
-    *,
-    rule: PercentileRule,
-    diagnostic: bool,
-    reason: str = "",
-    interval: Interval | None = None,
-) -> Figure:
-    return Figure(
-        metric=metric,
-        unit="s",
-        value=value,
-        status="withheld" if value is None else "ok",
-        n=sample.requests,
-        population=sample.population,
-        reason=reason,
-        percentile_rule=rule,
-        interval=interval,
-        diagnostic=diagnostic,
-    )
+    return replace(bare, value=value, status="ok", reason=reason, interval=order_statistic_interval(sample, p, level))

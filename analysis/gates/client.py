@@ -143,11 +143,8 @@ def realised_rates(context: RunContext) -> tuple[float, float]:
     record, clocks = context.record, context.clocks
     offered = int(clocks.in_cohort.sum())
     need(offered > 0, "no request was offered in the measured window")
-    requests = record.whole_requests()
-    stamps = np.asarray(requests["event_ns"].combine_chunks().flatten().to_numpy(zero_copy_only=False), dtype=np.int64)
-    kinds = np.asarray(requests["event_kind"].combine_chunks().flatten().to_numpy(zero_copy_only=False), dtype=np.int64)
     width = record.spec.window.measured_ns / SECOND
-    return offered / width, float((inside(record, stamps) & (kinds == EventKind.TOKEN)).sum()) / width
+    return offered / width, float(clocks.marks.inside.sum()) / width
 
 
 def _own_cpu(context: RunContext) -> Finding:

@@ -31,6 +31,7 @@ __all__ = [
     "Replication",
     "RunSpec",
     "Slo",
+    "TbtRule",
     "TraceRef",
     "Waiver",
     "Window",
@@ -39,6 +40,7 @@ __all__ = [
 
 OutputControl = Literal["natural", "capped", "forced", "client_stop"]
 Estimand = Literal["E1", "E2"]
+TbtRule = Literal["every", "mean", "p99", "top10"]
 PercentileRule = Literal["nearest_rank", "linear"]
 Metric = Literal[
     "goodput",
@@ -80,7 +82,7 @@ class Slo(Frozen):
 
     ttft_ns: int | None = None
     tbt_ns: int | None = None
-    tbt_rule: Literal["every", "mean", "p99"] = "every"
+    tbt_rule: TbtRule = "every"
     e2e_ns: int | None = None
 
 

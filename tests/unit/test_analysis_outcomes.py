@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from analysis.clocks import derive_clocks
 from analysis.model import Outcome
-from analysis.outcomes import classify, count_outcomes, late_gaps, meets_slo, unjudged
+from analysis.outcomes import classify, count_outcomes, meets_slo, tbt_value, unjudged
 from analysis.tails import exact, rank_of
 from harness.record.reader import RunRecord
 from harness.record.schema import TRUTH, EndKind, EventKind
@@ -194,9 +194,19 @@ def test_the_mean_rule_is_undecided_without_a_token_count() -> None:
     assert unjudged(Slo(tbt_ns=1, tbt_rule="mean"), derive_clocks(make_record([row]))).any()
 
 
-def test_late_gaps_are_those_beyond_the_limit() -> None:
-    clocks = derive_clocks(make_record([make_request(0, 3 * S), make_request(1, 4 * S, gap_ns=21 * MS)]))
-    assert late_gaps(20 * MS, clocks.gap_ns, clocks.gap_request, 2).tolist() == [0, 4]
+def test_each_tbt_rule_reads_its_own_number_off_the_gaps() -> None:
+    gaps = [*range(1, 21), 300]  # ms; of 21 gaps the longest tenth is three, the 99th percentile the longest
+    stamps = [3 * S + MS * sum(gaps[:k]) for k in range(22)]
+    n = len(stamps)
+    lists = {"event_ns": stamps, "event_tokens": [1] * n, "event_bytes": [1] * n, "event_kind": [int(EventKind.TOKEN)] * n}
+    clocks = derive_clocks(make_record([make_request(0, 3 * S, client_tokens=n, **lists), make_request(1, 4 * S, tokens=1)]))
+    found = {rule: [column.tolist() for column in tbt_value(rule, clocks)] for rule in ("every", "mean", "p99", "top10")}
+    assert found == {
+        "every": [[300 * MS, 0], [1, 0]],
+        "mean": [[510 * MS, 0], [21, 0]],
+        "p99": [[300 * MS, 0], [1, 0]],
+        "top10": [[339 * MS, 0], [3, 0]],
+    }
 
 
 def test_the_folded_form_puts_failed_into_open() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from analysis.backlog import unfinished
 from analysis.run import measure_run
 from analysis.series import POINTS, cdf
+from analysis.tails import Sample
 from harness.record.reader import RunRecord
 from harness.record.schema import EndKind
 from harness.record.spec import Metric, Rank
@@ -137,7 +138,7 @@ def test_series_are_short_and_ascending() -> None:
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=1500))
 def test_every_point_of_a_downsampled_cdf_is_true(values: list[float]) -> None:
     ordered = np.sort(values)
-    x, y = cdf(ordered)
+    x, y = cdf(Sample.of(values, "all"))
     assert len(x) <= POINTS
     assert x[0] == ordered[0]
     assert x[-1] == ordered[-1]

@@ -1,0 +1,197 @@
+"""Gaps between tokens: of one request in ascending order, and pooled over many, without sorting what is only asked for a few ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.planned import Bools, Int64
+from analysis.tails import Floats, usual_ranks
+from harness.clock import NS_PER_S
+
+Parts = tuple[npt.NDArray[Any], ...]
+"""Gaps in ns, int32 where they fit: half the memory of 200 million of them."""
+
+AT_ONCE = 1 << 22
+"""Gaps looked at together, so that what is derived from them stays small."""
+
+DROPPED_BITS = 9
+"""Low bits of a 32-bit float left out of a bin's name: 14 bits of mantissa remain, bins of 1 us at 20 ms over any range of gaps."""
+
+
+class Ranked(NamedTuple):
+    """Requests with about as many gaps: ``rows`` (q,) of a piece, their ``counts`` (q,), and their gaps in ascending rows, right-aligned."""
+
+    rows: Int64
+    counts: Int64
+    gaps: npt.NDArray[Any]
+
+    def from_top(self, k: Int64) -> Int64:
+        """The k-th longest gap of each request (q,), k from 1; 0 beyond its gaps: what is shorter lies inside events and is 0."""
+        width = self.gaps.shape[1]
+        at = self.gaps[np.arange(len(k)), np.maximum(width - k, 0)]
+        return np.where(k <= self.counts, at, 0).astype(np.int64)
+
+    def sum_of_longest(self, k: Int64) -> Int64:
+        """Sum of the k longest gaps of each request (q,), ns."""
+        most = np.minimum(k, self.counts)
+        sums = np.cumsum(self.gaps[:, ::-1][:, : int(most.max())], axis=1, dtype=np.int64)
+        return np.asarray(sums[np.arange(len(k)), most - 1], dtype=np.int64)
+
+
+def narrow(gap_ns: Int64) -> npt.NDArray[Any]:
+    """The same gaps as int32 where the longest allows it (2.1 s), else as they are."""
+    return gap_ns.astype(np.int32) if gap_ns.max(initial=0) < 2**31 else gap_ns
+
+
+def ranked(gaps: npt.NDArray[Any], counts: Int64) -> Iterator[Ranked]:
+    """Sort the gaps of every request that has some: ``gaps`` (m,) in row order, ``counts`` (r,).
+
+    Requests of like length are laid out as the rows of a matrix, since sorting rows of a matrix is an order of magnitude faster than
+    sorting by (row, gap). Rows are padded by a quarter at most.
+    """
+    some = np.flatnonzero(counts > 0)
+    size = counts[some]
+    if len(some) and size.min() == size.max():
+        yield Ranked(some, size, np.sort(gaps.reshape(len(some), -1), axis=1))
+        return
+    width = _width(size)
+    order = np.argsort(width, kind="stable")
+    some, size, width = some[order], size[order], width[order]
+    start, stop = (np.cumsum(counts) - counts)[some], np.cumsum(size)
+    ordered = gaps[np.repeat(start - (stop - size), size) + np.arange(len(gaps))]
+    for first, last in _runs(width):
+        w, begin = int(width[first]), int(stop[first] - size[first])
+        table = np.full((last - first, w), -1, dtype=gaps.dtype)
+        table[np.arange(w) >= (w - size[first:last])[:, None]] = ordered[begin : int(stop[last - 1])]
+        yield Ranked(some[first:last], size[first:last], np.sort(table, axis=1))
+
+
+def _width(size: Int64) -> Int64:
+    """Round up to the next eighth of a power of two (n,)."""
+    step = np.left_shift(1, np.maximum(np.ceil(np.log2(size)).astype(np.int64) - 3, 0))
+    return np.asarray(-(-size // step) * step, dtype=np.int64)
+
+
+def _runs(ascending: Int64) -> Iterator[tuple[int, int]]:
+    edges = np.flatnonzero(np.diff(ascending, prepend=-1, append=-1))
+    yield from zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """All gaps between token-carrying events of a run, in row order, cut at rows ``edges`` (p+1,) into ``parts``.
+
+    ``counts`` (n,): gaps of each row; ``zeros`` (n,): gaps of 0 between tokens of one event, which per-token gaps have beside them.
+    """
+
+    parts: Parts
+    edges: Int64
+    counts: Int64
+    zeros: Int64
+
+    def pooled(self, mask: Bools, population: str, *, tokens: bool) -> Pool:
+        """Pool the gaps of the requests of ``mask`` (n,): between their tokens, or (``tokens`` False) between their events."""
+        chosen = tuple(part if mask[a:b].all() else part[np.repeat(mask[a:b], self.counts[a:b])] for part, a, b in self._each())
+        each = self.counts + self.zeros if tokens else self.counts
+        zeros = int(self.zeros[mask].sum()) if tokens else 0
+        return Pool(tuple(p for p in chosen if len(p)), zeros, int(np.count_nonzero(each[mask])), population)
+
+    def _each(self) -> Iterator[tuple[npt.NDArray[Any], int, int]]:
+        return zip(self.parts, self.edges[:-1].tolist(), self.edges[1:].tolist(), strict=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Gaps pooled over requests, as a sample of which ranks can be asked: ``parts`` in ns in any order, and ``zeros`` more gaps of 0.
+
+    ``requests``: how many requests they came from. Gaps of one request move together, so ``independent`` is False.
+    """
+
+    parts: Parts
+    zeros: int
+    requests: int
+    population: str
+    independent: bool = False
+    _known: dict[int, float] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def size(self) -> int:
+        """How many gaps."""
+        return self.zeros + sum(len(p) for p in self.parts)
+
+    def at(self, ranks: Int64) -> Floats:
+        """Values at 1-based ranks of the ascending sample, s (k,). What percentiles and plots ask for is found in one go and kept."""
+        missing = [r for r in ranks.tolist() if r not in self._known]
+        if missing:
+            wanted = np.unique(np.concatenate((missing, usual_ranks(self.size)))).astype(np.int64)
+            self._known.update(zip(wanted.tolist(), (self._pick(wanted) / NS_PER_S).tolist(), strict=True))
+        return np.array([self._known[r] for r in ranks.tolist()], dtype=np.float64)
+
+    def _pick(self, ranks: Int64) -> Int64:
+        found = np.zeros(len(ranks), dtype=np.int64)
+        beyond = ranks > self.zeros
+        found[beyond] = pick(self.parts, ranks[beyond] - self.zeros - 1)
+        return found
+
+    @cached_property
+    def mean(self) -> float:
+        """Mean gap, s; NaN of none. Added up in whole nanoseconds, so that the order cannot show."""
+        total = sum(int(part.sum(dtype=np.int64)) for part in self.parts)
+        return total / self.size / NS_PER_S if self.size else float("nan")
+
+    def joined(self, others: Sequence[Pool]) -> Pool:
+        """This pool and others as one."""
+        whole = (self, *others)
+        if not others:
+            return self
+        return Pool(tuple(p for o in whole for p in o.parts), sum(o.zeros for o in whole), sum(o.requests for o in whole), self.population)
+
+
+def pick(parts: Parts, at: Int64) -> Int64:
+    """Values at 0-based positions ``at`` (k,) of the ascending union of ``parts``, none of them negative.
+
+    Counting by bins that keep the order finds the few bins that hold a position; only their values are sorted.
+    """
+    if not len(at):
+        return np.zeros(0, dtype=np.int64)
+    counts, least = _histogram(parts)
+    stop = np.cumsum(counts)
+    bins = np.searchsorted(stop, at, side="right")
+    wanted = np.zeros(len(counts), dtype=bool)
+    wanted[bins] = True
+    held = np.concatenate([batch[wanted[_bins(batch) - least]] for batch in _batches(parts)])
+    held.sort()
+    before = np.cumsum(np.where(wanted, counts, 0))  # of values held, up to and with each bin
+    return np.asarray(held[before[bins] - (stop[bins] - at)], dtype=np.int64)
+
+
+def _bins(gaps: npt.NDArray[Any]) -> Int64:
+    # The bits of a positive float ascend with its value, so cutting the low ones makes bins of constant relative width.
+    return np.asarray(gaps.astype(np.float32).view(np.int32) >> DROPPED_BITS, dtype=np.int64)
+
+
+def _histogram(parts: Parts) -> tuple[Int64, int]:
+    low, high = min(p.min() for p in parts), max(p.max() for p in parts)
+    least, most = (int(_bins(np.array([v]))[0]) for v in (low, high))
+    counts = np.zeros(most - least + 1, dtype=np.int64)
+    for batch in _batches(parts):
+        counts += np.bincount(_bins(batch) - least, minlength=len(counts))
+    return counts, least
+
+
+def _batches(parts: Parts) -> Iterator[npt.NDArray[Any]]:
+    """The same values in arrays of about AT_ONCE."""
+    batch: list[npt.NDArray[Any]] = []
+    for part in parts:
+        batch.append(part)
+        if sum(len(p) for p in batch) >= AT_ONCE:
+            yield np.concatenate(batch)
+            batch = []
+    if batch:
+        yield np.concatenate(batch)

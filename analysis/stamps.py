@@ -1,0 +1,139 @@
+"""Token-carrying events of a run in pieces that fit a processor's cache: which request each belongs to, when it came, what it carried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analysis.planned import MISSING, Bools, Int64, integers
+from harness.errors import Problem, UsageError
+from harness.record.reader import RunRecord
+from harness.record.schema import EventKind
+
+EVENT_COLUMNS = ("event_ns", "event_tokens", "event_kind")
+
+EVENTS = 1 << 18
+"""Events worked on at a time: 2 MB of stamps, what a second-level cache holds."""
+
+REQUESTS = 1 << 14
+"""Requests worked on at a time, at most: what is computed over several at once lifts each by 2^47 ns above the last, in 63 bits."""
+
+
+class Piece(NamedTuple):
+    """Consecutive rows of ``Clocks`` from ``row`` on: token-carrying events of each (r,), their stamps and the tokens they carried (m,).
+
+    ``carried`` is -1 where an event carried an unknown number of tokens; ``single``: every event carried exactly one.
+    """
+
+    row: int
+    counts: Int64
+    ns: Int64
+    carried: npt.NDArray[Any]
+    single: bool
+
+    @property
+    def rows(self) -> slice:
+        """The rows of ``Clocks`` it covers."""
+        return slice(self.row, self.row + len(self.counts))
+
+    def only(self, mask: Bools) -> Piece:
+        """The requests of ``mask`` (r,) alone; their rows are no longer consecutive."""
+        if mask.all():
+            return self
+        chosen = np.repeat(mask, self.counts)
+        return Piece(self.row, self.counts[mask], self.ns[chosen], self.carried[chosen], self.single)
+
+    def total(self, values: npt.NDArray[Any]) -> Int64:
+        """Add up one value an event (m,) over the events of each request (r,)."""
+        sums = np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
+        stop = np.cumsum(self.counts)
+        return np.asarray(sums[stop] - sums[stop - self.counts], dtype=np.int64)
+
+
+def arrival_order(table: pa.Table) -> Int64 | None:
+    """Rows in ascending (arrival, id) order without those that never arrived (n,); None when they lie that way, n first rows of the table.
+
+    The writer merges them so; taking rows of list columns copies every event, so it is done only when needed.
+    """
+    arrival, ident = integers(table, "arrival_ns"), integers(table, "request_id")
+    order = np.lexsort((ident, arrival))
+    order = order[arrival[order] != MISSING]
+    return None if np.array_equal(order, np.arange(len(order))) else order
+
+
+def pieces(record: RunRecord, order: Int64 | None, n: int) -> Iterator[Piece]:
+    """Yield the token-carrying events of the ``n`` rows of ``Clocks``; ``order`` as ``arrival_order`` gives it.
+
+    Raises UsageError when a row's event lists differ in length, because then no stamp can be tied to a token, and when the stamps of a
+    request run backwards.
+    """
+    row = 0
+    for table in _tables(record, order):
+        for part in _cut(table.slice(0, n - row)):
+            yield _piece(part, row)
+            row += part.num_rows
+        if row >= n:
+            return
+
+
+def _tables(record: RunRecord, order: Int64 | None) -> Iterator[pa.Table]:
+    if order is None:
+        yield from record.event_lists(EVENT_COLUMNS)
+    else:
+        yield record.whole_requests().select(list(EVENT_COLUMNS)).take(pa.array(order))
+
+
+def _cut(table: pa.Table) -> Iterator[pa.Table]:
+    """Cut rows where the events before them pass a multiple of EVENTS, and every REQUESTS rows."""
+    before = np.cumsum(_lengths(table, "event_ns"))
+    by_events = np.flatnonzero(np.diff(before // EVENTS)) + 1
+    edges = np.unique(np.concatenate((by_events, np.arange(0, table.num_rows + 1, REQUESTS), [0, table.num_rows])))
+    for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        yield table.slice(start, stop - start)
+
+
+def _lengths(table: pa.Table, name: str) -> Int64:
+    """Lengths of a list column (r,); a null list counts as empty."""
+    return np.asarray(pc.fill_null(pc.list_value_length(table.column(name)), 0).to_numpy(), dtype=np.int64)
+
+
+def _flat(table: pa.Table, name: str) -> npt.NDArray[Any]:
+    # A null element is a count or a stamp nobody wrote down: -1, the same word as an unknown token count.
+    values = pc.list_flatten(table.column(name).combine_chunks())
+    return np.asarray(pc.fill_null(values, MISSING) if values.null_count else values)
+
+
+def _piece(table: pa.Table, row: int) -> Piece:
+    lengths = {name: _lengths(table, name) for name in EVENT_COLUMNS}
+    torn = [name for name in EVENT_COLUMNS if not np.array_equal(lengths[name], lengths["event_ns"])]
+    if torn:
+        raise UsageError(*(_torn(name, "list lengths differ from event_ns, so no stamp can be tied to a token") for name in torn))
+    ns, tokens, kind = (_flat(table, name) for name in EVENT_COLUMNS)
+    carries: Bools = (kind == int(EventKind.TOKEN)) & (tokens != 0)
+    whole = Piece(row, lengths["event_ns"], ns, tokens, single=False)
+    carried = tokens[carries]
+    single = bool((carried == 1).all())
+    return Piece(row, whole.total(carries), ns[carries], carried if single else np.maximum(carried, MISSING), single)
+
+
+def _torn(name: str, what: str) -> Problem:
+    remedy = "re-run this attempt; the record was not written by this instrument or was edited"
+    return Problem("record_torn", f"{name}: {what}", remedy, "requests.parquet")
+
+
+def gaps_of(piece: Piece) -> Int64:
+    """Gaps between the events of each request, ns, in row order: one fewer a request than it has events. UsageError when one is negative."""
+    start = np.cumsum(piece.counts) - piece.counts
+    between = start[piece.counts > 0][1:] - 1
+    gap = np.diff(piece.ns)
+    inside = np.ones(len(gap), dtype=bool)
+    inside[between] = False
+    gap = gap[inside]
+    if len(gap) and gap.min() < 0:
+        raise UsageError(_torn("event_ns", "stamps of a request run backwards, so no gap between them can be told"))
+    return gap
