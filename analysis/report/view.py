@@ -14,7 +14,6 @@ from analysis.model import (
     CellAnalysis,
     CheckResult,
     Comparison,
-    Effect,
     Figure,
     Outcome,
     Outcomes,
@@ -26,9 +25,10 @@ from analysis.model import (
 )
 from analysis.report.next_study import advice_tables
 from analysis.report.numbers import glance, numbers
+from analysis.report.pairwise import effects_table
 from analysis.report.sent import NEVER, OUTCOME_ORDER, group_tables, run_name, sent_tables
 from analysis.report.table import Table
-from analysis.report.words import Unit, basis, clean, coordinate, decimals_for, latency_unit, measured, number, percent, shorten, source
+from analysis.report.words import Unit, basis, clean, coordinate, latency_unit, measured, percent, shorten, source
 
 _PLACE_AT_END = re.compile(r"(.*) \(([^()]+)\)")
 NOT_PASSED = "Gates that did not pass"
@@ -129,7 +129,7 @@ def _verdict(c: CampaignAnalysis, unit: Unit) -> VerdictView:
     if isinstance(c.verdict, Refusal):
         headline = f"No ranking: {clean(c.verdict.title).removeprefix('No ranking').lstrip(': ')}".rstrip(": ")
         return VerdictView(False, headline, (), _group(c.verdict.reasons), waivers, incomplete)
-    tables = (_standings(c.verdict, unit), _effects(c.verdict), *_unranked(c.verdict), *advice_tables(c))
+    tables = (_standings(c.verdict, unit), effects_table(c.verdict), *_unranked(c.verdict), *advice_tables(c))
     return VerdictView(True, f"Ranking by {clean(c.verdict.title)}", tables, (), waivers, incomplete)
 
 
@@ -166,21 +166,6 @@ def _standing(s: Standing, own: Unit, places: int, *, tied: bool) -> tuple[str, 
     place = f"{s.rank} (tie)" if tied else str(s.rank)
     value, interval = own.value(s.figure, places), own.interval(s.figure.interval, places)
     return (place, clean(s.arm), clean(s.cell), value, interval, basis(s.figure.interval))
-
-
-def _effects(ranking: Ranking) -> Table:
-    rows = [_effect(e) for e in ranking.effects]
-    level = ", ".join(sorted({percent(e.level) for e in ranking.effects}))
-    note = f"Paired by trace; simultaneous {level} intervals. A verdict needs the whole interval beyond the margin, or inside it."
-    header = ("Pair", "Estimate", "Interval", "Scale", "Margin", "Pairs", "Verdict")
-    return Table("Pairwise effects", header, tuple(rows), frozenset({1, 2, 4, 5}), note if rows else "")
-
-
-def _effect(e: Effect) -> tuple[str, ...]:
-    places = decimals_for([e.estimate, e.low, e.high])
-    interval = f"[{number(e.low, places)}, {number(e.high, places)}]"
-    pair = f"{clean(e.b)} against {clean(e.a)}"
-    return (pair, number(e.estimate, places), interval, e.scale, f"± {number(e.margin)}", str(e.pairs), e.verdict)
 
 
 def _unranked(ranking: Ranking) -> tuple[Table, ...]:

@@ -50,6 +50,11 @@ def another(name: str) -> Known:
     return Known(value={**value, "1": "other"} if isinstance(value, dict) else f"{value}, but another")
 
 
+def valued(name: str) -> Known | None:
+    """A value where the base has none; None: the base's own."""
+    return None if isinstance(BASE[name], Known) else Known(value="one")
+
+
 def pair(about: str, name: str, one: Coordinate | None, two: Coordinate | None, **more: Any) -> Pair:
     """A pair whose sides have ``one`` and ``two`` at ``name``; None: as the base has it."""
     sides = [side({} if c is None else {name: c}, more.get("declared", frozenset())) for c in (one, two)]
@@ -65,7 +70,7 @@ def refused() -> Iterator[Pair]:
         yield pair("not recorded on one side", name, None, None)
         if name not in HOST_FACTS:
             yield pair("unknown on both sides", name, BLANK, BLANK)
-        yield pair("a value against not applicable", name, Known(value="x") if base == NONE else None, NONE)
+        yield pair("a value against not applicable", name, valued(name), NONE)
         if isinstance(base, Known):
             yield pair("text against the number it spells", name, Known(value="1"), Known(value=1))
         yield pair(
@@ -98,7 +103,7 @@ def nothing_recorded(one: Pair) -> Pair:
 
 def allowed() -> Iterator[Pair]:
     yield Pair("a base against itself", side(), side(), frozenset())
-    yield Pair("the same names in another order", side(), Side("side", dict(reversed(BASE.items()))), frozenset())
+    yield Pair("the same names in another order", side(), Side("side", {name: BASE[name] for name in reversed(list(BASE))}), frozenset())
     for name in ALL_COORDINATES:
         equal = frozenset[str]()
         yield replace(pair("not applicable on both, in other words", name, NONE, NotApplicable(reason="elsewhere too")), named=equal)
@@ -108,7 +113,7 @@ def allowed() -> Iterator[Pair]:
         if name in NEVER_FACTORS:
             continue
         yield pair("a factor", name, None, another(name), factors=frozenset({name}))
-        yield pair("a factor that one side does not have", name, None, NONE, factors=frozenset({name}))
+        yield pair("a factor that one side does not have", name, valued(name), NONE, factors=frozenset({name}))
         yield pair("declared", name, None, another(name), declared=frozenset({name}), same_campaign=True)
     for name in sorted(CONSEQUENCES):
         for treatment in (Known(value="other arguments"), NONE):
