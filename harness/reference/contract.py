@@ -11,11 +11,12 @@ in the record cannot be read by a policy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from harness.reference.admission import NO_RESERVATIONS, Admission, Learned
 from harness.reference.deployment import NO_DECLINED, NO_FACTS, NO_LAYERS, NO_REASONS, Deployment, Foreign
 from harness.reference.table import (
     ARRIVAL_NS,
@@ -29,6 +30,7 @@ from harness.reference.table import (
     PROMPT,
     READY,
     RESIDENT,
+    TBT_NS,
     Int64,
     Phase,
     Table,
@@ -36,6 +38,8 @@ from harness.reference.table import (
     join,
     pick,
 )
+
+OWN_ADMISSION: Final = Admission()
 
 
 class Declaration(NamedTuple):
@@ -61,7 +65,8 @@ def declared_table(declarations: Sequence[Declaration]) -> Table:
     cells = np.zeros((COLUMNS, len(declarations)), np.int64)
     if declarations:
         columns = np.array(declarations, np.int64).T
-        cells[HANDLE], cells[ORDER], cells[PROMPT : CLIENT + 1], cells[ARRIVAL_NS:] = columns[0], columns[1], columns[2:6], columns[6:9]
+        cells[HANDLE], cells[ORDER], cells[PROMPT : CLIENT + 1] = columns[0], columns[1], columns[2:6]
+        cells[ARRIVAL_NS : TBT_NS + 1] = columns[6:9]
         cells[GENERATION] = columns[9]
     cells[LAST_NS], cells[READY] = -1, 1
     return Table(cells)
@@ -71,13 +76,15 @@ def declared_table(declarations: Sequence[Declaration]) -> Table:
 class Budgets:
     """Limits of one iteration (F05, F06, F20, F21) and of the cache (F28), in tokens and sequences.
 
-    ``kv_watermark`` rows are held back from admission, never from requests that already run.
+    ``kv_watermark`` rows are held back from admission, never from requests that already run. ``kv_block``: rows that the owner of the
+    cache gives at a time; every count of held rows is in whole blocks, and none is ever seen.
     """
 
     tokens: int
     sequences: int
     kv_capacity: int
     kv_watermark: int = 0
+    kv_block: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,9 @@ class WorkloadManifest:
     """The online projection of a workload: declarations and limits, no realized lengths. ``parameters``: the policy's own, by name.
 
     ``deployment``: a second pool or a second tier that the policy runs on; None for one pool with all KV on the device.
+    ``admission``: the engine's rule, which stands above the policy's own. ``preserve``: rows of a preempted request stay on the device
+    until a second tier has them, and come back from there; False: they are free at once and computed again. ``counted``: whether any of
+    this makes room of the cache more than a count of rows.
     """
 
     workload_id: str
@@ -96,6 +106,12 @@ class WorkloadManifest:
     requests: tuple[Declaration, ...] = ()
     parameters: tuple[tuple[str, int], ...] = ()
     deployment: Deployment | None = None
+    admission: Admission = OWN_ADMISSION
+    preserve: bool = False
+    counted: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "counted", self.admission.reserves or self.preserve or self.budgets.kv_block > 1)
 
 
 class SchedulerState(NamedTuple):
@@ -104,7 +120,8 @@ class SchedulerState(NamedTuple):
     ``finished`` holds what became terminal in the last transition. ``service`` (2, clients): completed prefill and decode rows of each
     client (F52, F53). ``held_rows``: KV rows resident now, of running members (a waiting one has a credit at most). ``memory``: what the
     policy published about its own past (None: it has none). ``foreign``: what owners of transfers published, under a ``deployment``.
-    ``declined`` (2, k): handle and reason of those declined since the last publication.
+    ``declined`` (2, k): handle and reason of those declined since the last publication. ``learned``: what outputs of requests that ended
+    say of those to come (None: the admission rule does not ask).
     """
 
     decision_id: int
@@ -120,6 +137,7 @@ class SchedulerState(NamedTuple):
     memory: object = None
     foreign: Foreign = NO_FACTS
     declined: Int64 = NO_DECLINED
+    learned: Learned | None = None
 
 
 class Moves(NamedTuple):
@@ -167,7 +185,9 @@ class IterationPlan(NamedTuple):
     ``order`` (fields, n): the tie-break evidence, one column for each interval, ascending. ``preempt`` leave the running queue (their KV
     is freed before execution), ``resume`` leave the suspended and ``admit`` the waiting queue. ``notes``: score inputs kept as evidence.
     ``decline`` leave the waiting queue for good, without any output, each with a reason (k,) of ``deployment.REASONS``. ``layers`` (2, k):
-    handle and number of layers to hold on the device, an intent to the tier owner (``deployment.Layered``).
+    handle and number of layers to hold on the device, an intent to the tier owner (``deployment.Layered``). ``reserve`` (3, k): handle,
+    generation and rows that are set aside from now on, for each request that comes in or outgrows what it has (``admission.reservations``).
+    ``promote``: suspended members whose preserved rows are to be brought back; they stay suspended until that is done.
     """
 
     decision_id: int
@@ -184,6 +204,8 @@ class IterationPlan(NamedTuple):
     decline: Moves = NO_MOVES
     reasons: Int64 = NO_REASONS
     layers: Int64 = NO_LAYERS
+    reserve: Int64 = NO_RESERVATIONS
+    promote: Moves = NO_MOVES
 
 
 PLANNED_END, COMPLETED_END, COMPUTED_BEFORE, EMITTED_BEFORE = range(5, 9)

@@ -7,7 +7,9 @@ from itertools import islice
 
 import numpy as np
 
+from harness.reference.admission import NO_RESERVATIONS, reservations
 from harness.reference.contract import (
+    END,
     NO_MOVES,
     IterationPlan,
     Ledger,
@@ -20,6 +22,7 @@ from harness.reference.contract import (
 )
 from harness.reference.keys import first_descent, order_keys
 from harness.reference.policy import Policy
+from harness.reference.room import Room, held_after
 from harness.reference.table import (
     COMPUTED,
     MAXIMUM,
@@ -31,7 +34,9 @@ from harness.reference.table import (
     Int64,
     Table,
     all_ones,
+    in_blocks,
     join,
+    one_in_blocks,
     ones,
     positions_of,
 )
@@ -83,6 +88,10 @@ class Draft:
         self._served = _NONE
         self._widths = _NONE
         self._let_in: list[tuple[Candidate, int]] = []
+        self.called: list[int] = []
+        self.room = Room(workload, state) if workload.counted else None
+        if self.room is not None:
+            self.held = self.room.held
 
     def serve_running(self, order: Int64 | None = None, *, cap: int = 0, victim: Victim | None = tail) -> None:
         """Give running members their next interval, in ``order`` (default: queue order), ``cap`` rows at most each (0: no cap).
@@ -93,8 +102,8 @@ class Draft:
         running = self.state.running
         if order is None:
             order = positions_of(running)
-        if running.decoding and self._room_for(len(order)) and all_ones(running.cells[READY]):
-            self._give(order, ones(len(order)), len(order))
+        if self.room is None and running.decoding and self._room_for(len(order)) and all_ones(running.cells[READY]):
+            self._give(order, ones(len(order)), len(order), len(order))
             return
         wants = running.limit - running.cells[RESIDENT]
         if cap:
@@ -108,44 +117,51 @@ class Draft:
         if len(chosen) < len(order):
             order, wants = order.take(chosen), wants.take(chosen)
             total = int(np.add.reduce(wants))
-        if self.held + total > self.workload.budgets.kv_capacity:
-            self._serve_short(order, wants, victim)
+        grown = wants if self.room is None else self.room.growth(order, wants)
+        more = total if self.room is None else int(grown.sum())
+        if self.held + more > self.workload.budgets.kv_capacity:
+            self._serve_short(order, wants, grown, victim)
             return
-        self._give(order, wants, total)
+        self._give(order, wants, total, more)
 
     def _room_for(self, rows: int) -> bool:
         """Whether so many decode rows fit within every budget."""
         return rows <= min(self.tokens_left, self.sequences_left, self.workload.budgets.kv_capacity - self.held)
 
-    def _give(self, order: Int64, widths: Int64, total: int) -> None:
+    def _give(self, order: Int64, widths: Int64, total: int, more: int) -> None:
         self._served, self._widths = order, widths
         self.tokens_left -= total
         self.sequences_left -= len(order)
-        self.held += total
+        self.held += more
 
-    def _serve_short(self, order: Int64, widths: Int64, victim: Victim | None) -> None:
-        """Serve one after the other because the cache is short."""
+    def _serve_short(self, order: Int64, widths: Int64, grown: Int64, victim: Victim | None) -> None:
+        """Serve one after the other because the cache is short; ``grown``: rows that each interval takes of it.
+
+        Rows that are on their way out count for the question who else has to give way, and serve nobody before they are free.
+        """
         running, capacity = self.state.running, self.workload.budgets.kv_capacity
-        left = list(range(len(running)))
-        given: dict[int, int] = {}
-        for at, width in zip(order.tolist(), widths.tolist(), strict=True):
+        left, coming = list(range(len(running))), 0 if self.room is None else self.room.coming
+        given: dict[int, tuple[int, int]] = {}
+        for at, width, more in zip(order.tolist(), widths.tolist(), grown.tolist(), strict=True):
             if at not in left:
                 continue
-            while self.held + width > capacity and victim is not None:
+            while self.held - coming + more > capacity and victim is not None:
                 gone = victim(running, left)
                 left.remove(gone)
                 self.preempted.append(gone)
-                self.held -= int(running.resident[gone]) + given.pop(gone, 0)
+                now, later = (int(running.resident[gone]), 0) if self.room is None else self.room.given_up(gone)
+                self.held -= now + given.pop(gone, (0, 0))[1]
+                coming += later
                 if gone == at:
                     break
             if at not in left:
                 break
-            if self.held + width <= capacity:
-                given[at] = width
-                self.held += width
-        self.tokens_left -= sum(given.values())
+            if self.held + more <= capacity:
+                given[at] = width, more
+                self.held += more
+        self.tokens_left -= sum(width for width, _ in given.values())
         self.sequences_left -= len(given)
-        self._served, self._widths = positions(given), positions(given.values())
+        self._served, self._widths = positions(given), positions(width for width, _ in given.values())
 
     def queue(self) -> Iterable[Candidate]:
         """Candidates first come first served: who was preempted goes before who has not run, as the pinned source prepends them."""
@@ -172,13 +188,20 @@ class Draft:
         """Whether every dependency of the candidate is ready."""
         return bool(self.table(candidate).ready[candidate[1]])
 
-    def let_in(self, candidate: Candidate, width: int) -> None:
-        """Admit or resume a candidate with an interval of ``width`` rows (0: it takes its place and runs from the next iteration)."""
+    def let_in(self, candidate: Candidate, width: int, taken: int | None = None) -> None:
+        """Admit or resume a candidate with an interval of ``width`` rows (0: it takes its place and runs from the next iteration).
+
+        One whose rows a second tier holds is called back from there instead. ``taken``: rows of the cache, where a row is not simply one.
+        """
+        if taken is not None and candidate[0] == SUSPENDED and self.state.suspended.preserved[candidate[1]]:
+            self.called.append(candidate[1])
+            self.held += taken
+            return
         (self.admitted if candidate[0] == WAITING else self.resumed).append(candidate[1])
         self._let_in.append((candidate, width))
         self.tokens_left -= width
         self.sequences_left -= width > 0
-        self.held += width + self.credit(candidate)
+        self.held += width + self.credit(candidate) if taken is None else taken
 
     def promised(self) -> int:
         """KV rows that members of the running queue hold or are sure to need for their prompt or rebuild."""
@@ -189,7 +212,7 @@ class Draft:
     def reserved(self) -> int:
         """KV rows reserved by declared maxima for the running queue (the conservative counter of ORCA's Algorithm 1)."""
         running = self.state.running
-        return int(running.cells[PROMPT].sum() + running.cells[MAXIMUM].sum())
+        return int(in_blocks(running.cells[PROMPT] + running.cells[MAXIMUM], self.workload.budgets.kv_block).sum())
 
     @property
     def running_after(self) -> int:
@@ -204,14 +227,15 @@ class Draft:
     def finish(self, notes: tuple[tuple[str, int], ...] = ()) -> IterationPlan:
         """Freeze the draft; intervals are listed in the declared order."""
         state = self.state
+        promote = moves(state.suspended, positions(self.called)) if self.called else NO_MOVES
         if not (self.preempted or self._let_in):
-            return seal(self.policy, self.workload, state, state.running, self._served, self._widths, notes=notes)
+            return seal(self.policy, self.workload, state, state.running, self._served, self._widths, notes=notes, promote=promote)
         preempt = moves(state.running, positions(self.preempted))
         resume, admit = moves(state.suspended, positions(self.resumed)), moves(state.waiting, positions(self.admitted))
         members = join((state.running.without(preempt.at), state.suspended.take(resume.at), state.waiting.take(admit.at)))
         kept = len(state.running) - len(self.preempted)
         at, widths = self._positions(kept)
-        return seal(self.policy, self.workload, state, members, at, widths, preempt, resume, admit, notes)
+        return seal(self.policy, self.workload, state, members, at, widths, preempt, resume, admit, notes, promote)
 
     def _positions(self, kept: int) -> tuple[Int64, Int64]:
         served = self._served
@@ -241,6 +265,9 @@ def admit_known(draft: Draft, candidates: Iterable[Candidate], *, cap: int = 0) 
     budgets = draft.workload.budgets
     if draft.tokens_left == 0 or draft.running_after >= budgets.sequences or not draft.others:
         return  # the common case: do not sort a long queue for nothing
+    if draft.room is not None:
+        _admit_counted(draft, draft.room, candidates, cap)
+        return
     promised = draft.promised()
     for candidate in candidates:
         if draft.tokens_left == 0 or draft.running_after >= budgets.sequences:
@@ -255,6 +282,26 @@ def admit_known(draft: Draft, candidates: Iterable[Candidate], *, cap: int = 0) 
         draft.let_in(candidate, min(need, draft.tokens_left, cap or need))
 
 
+def _admit_counted(draft: Draft, room: Room, candidates: Iterable[Candidate], cap: int) -> None:
+    """``admit_known`` where rows are promised ahead, given in blocks, or called back from a second tier."""
+    budgets = draft.workload.budgets
+    promised = room.promised(draft.held, draft.preempted)
+    for candidate in candidates:
+        inside = draft.running_after + len(draft.called)
+        if draft.tokens_left == 0 or inside >= budgets.sequences:
+            return
+        if not draft.is_ready(candidate):
+            continue
+        need = draft.demand(candidate)
+        width = min(need, draft.tokens_left, cap or need)
+        extra, taken = room.asks(draft.table(candidate), candidate[1], width, suspended=candidate[0] == SUSPENDED)
+        ceiling = budgets.kv_capacity - (budgets.kv_watermark if inside else 0)
+        if (extra and promised + extra > ceiling) or draft.held + taken > budgets.kv_capacity:
+            return
+        promised += extra
+        draft.let_in(candidate, width, taken)
+
+
 def admit_reserving(
     draft: Draft, candidates: Iterable[Candidate], *, slots: int, cap: int = 0, limit: int = 0, seats: bool = False
 ) -> None:
@@ -266,21 +313,23 @@ def admit_reserving(
     """
     if draft.running_after >= slots or not draft.others:
         return
-    reserved = draft.reserved()
+    reserved, block = draft.reserved(), draft.workload.budgets.kv_block
     for candidate in islice(candidates, limit or None):
         if draft.running_after >= slots or not draft.is_ready(candidate) or not (draft.tokens_left or seats):
             return
-        maximum = draft.whole(candidate) + int(draft.table(candidate).maximum[candidate[1]])
+        maximum = one_in_blocks(draft.whole(candidate) + int(draft.table(candidate).maximum[candidate[1]]), block)
         if reserved + maximum > draft.workload.budgets.kv_capacity:
             return
         reserved += maximum
         need = draft.demand(candidate)
-        draft.let_in(candidate, min(need, cap or need, draft.tokens_left))
+        width = min(need, cap or need, draft.tokens_left)
+        draft.let_in(candidate, width, None if draft.room is None else one_in_blocks(width + draft.credit(candidate), block))
 
 
 def seal(
     policy: Policy, workload: WorkloadManifest, state: SchedulerState, members: Table, at: Int64, widths: Int64,
     preempt: Moves | None = None, resume: Moves | None = None, admit: Moves | None = None, notes: tuple[tuple[str, int], ...] = (),
+    promote: Moves = NO_MOVES,
 ) -> IterationPlan:  # fmt: skip
     """Make the plan that runs ``widths`` rows of the ``members`` at positions ``at``, listed by the declared tie-break, with its ledger."""
     preempt, resume, admit = preempt or NO_MOVES, resume or NO_MOVES, admit or NO_MOVES
@@ -293,9 +342,15 @@ def seal(
         order = order.take(sort, axis=1)
         order.flags.writeable = False
     tokens = len(at) if all_ones(widths) else int(np.add.reduce(widths))
-    freed = int(state.running.resident.take(preempt.at).sum()) if len(preempt.at) else 0
-    ledger = Ledger(tokens, len(at), state.held_rows - freed + credit_rows(state, admit) + tokens)
+    work, reserve = make_work(members, at, widths), NO_RESERVATIONS
+    if workload.counted:
+        ends, called = work.cells[END], state.suspended.take(promote.at)
+        held = held_after(workload, state, members, at, ends, preempt, admit, promote)
+        reserve = reservations(workload.admission, state.learned, members, at, ends, workload.budgets.kv_block, called)
+    else:
+        freed = int(state.running.resident.take(preempt.at).sum()) if len(preempt.at) else 0
+        held = state.held_rows - freed + credit_rows(state, admit) + tokens
     return IterationPlan(
-        state.decision_id, state.state_version, policy.policy_id, policy.policy_version, make_work(members, at, widths), order, ledger,
-        preempt, resume, admit, notes,
+        state.decision_id, state.state_version, policy.policy_id, policy.policy_version, work, order, Ledger(tokens, len(at), held),
+        preempt, resume, admit, notes, reserve=reserve, promote=promote,
     )  # fmt: skip

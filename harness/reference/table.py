@@ -60,7 +60,10 @@ COMPUTED, COMMITTED, EMITTED, LAST_NS, READY = range(5, 10)  # from RESIDENT to 
 """Facts: computed c and committed k (equal at every cut), emitted e, instant of the last emission (-1: none), dependencies ready (0/1)."""
 PROMPT, MAXIMUM, PRIORITY, CLIENT, ORDER, ARRIVAL_NS, TTFT_NS, TBT_NS = range(10, 18)
 """Declarations: prompt rows p, greatest output, priority (lower first), client, arrival order and instant, latency limits (-1: none)."""
-COLUMNS: Final = 18
+RESERVED, PRESERVED = range(18, 20)
+"""Facts: rows that admission set aside for a running request (0: the rule sets nothing aside), rows of a suspended one that a second tier
+holds ready (0: none)."""
+COLUMNS: Final = 20
 
 NO_LIMIT: Final = -1
 
@@ -112,6 +115,8 @@ class Table:
     arrival_ns = _Column(ARRIVAL_NS)
     ttft_ns = _Column(TTFT_NS)
     tbt_ns = _Column(TBT_NS)
+    reserved = _Column(RESERVED)
+    preserved = _Column(PRESERVED)
 
     def __init__(self, cells: Int64, buffer: _Buffer | None = None, end: int = 0) -> None:
         cells.flags.writeable = False
@@ -240,3 +245,16 @@ def all_zero(values: Int64) -> bool:
 def occurs(mask: Bools) -> bool:
     """Whether anything in a (contiguous) mask holds: ``mask.any()`` at a tenth of its cost on the short columns of an iteration."""
     return b"\1" in mask.tobytes()
+
+
+def in_blocks(rows: Int64, block: int) -> Int64:
+    """Rows that whole blocks of ``block`` rows take up for each count (n,): what an owner of blocks gives for it."""
+    if block == 1:
+        return rows
+    whole: Int64 = -(-rows // block) * block
+    return whole
+
+
+def one_in_blocks(rows: int, block: int) -> int:
+    """``in_blocks`` of one count."""
+    return -(-rows // block) * block

@@ -13,8 +13,10 @@ from harness.reference.contract import (
     RESIDENT_AFTER,
     TERMINAL,
     Authorized,
+    IterationPlan,
     IterationResult,
     SchedulerState,
+    WorkloadManifest,
     credit_rows,
 )
 from harness.reference.table import (
@@ -24,15 +26,20 @@ from harness.reference.table import (
     EMPTY,
     EPOCH,
     GENERATION,
+    HANDLE,
     LAST_NS,
+    PRESERVED,
     READY,
+    RESERVED,
     RESIDENT,
     SNAPSHOT,
     Int64,
     Table,
     all_zero,
+    in_blocks,
     is_identity,
     join,
+    one_in_blocks,
 )
 
 _ONE = np.int64(1)
@@ -65,7 +72,7 @@ def arrive(state: SchedulerState, new: Table) -> SchedulerState:
     return state._replace(state_version=state.state_version + 1, waiting=state.waiting.with_more(new), finished=EMPTY, service=service)
 
 
-def cancel(state: SchedulerState, handles: Iterable[int]) -> SchedulerState:
+def cancel(state: SchedulerState, handles: Iterable[int], block: int = 1) -> SchedulerState:
     """Publish a terminal successor generation of each live request named; numbers that are not live are ignored (they ended first)."""
     wanted = np.array(sorted(set(handles)), np.int64)
     gone, left = [], []
@@ -80,7 +87,8 @@ def cancel(state: SchedulerState, handles: Iterable[int]) -> SchedulerState:
         suspended=left[1],
         waiting=left[2],
         finished=_successors(ended),
-        held_rows=state.held_rows - int(gone[0].resident.sum()),  # outside the running queue nothing takes room
+        # A suspended one takes room while its rows are being preserved or are back; one that waits takes none.
+        held_rows=state.held_rows - int(in_blocks(gone[0].resident, block).sum() + in_blocks(gone[1].resident, block).sum()),
     )
 
 
@@ -128,6 +136,22 @@ def set_reused(state: SchedulerState, handles: Int64, rows: Int64) -> SchedulerS
     return state._replace(state_version=state.state_version + 1, waiting=Table(cells))
 
 
+def set_suspended(
+    state: SchedulerState, handles: Iterable[int], *, resident: int, preserved: int, ready: int = 1, block: int = 1
+) -> SchedulerState:
+    """Publish what became of the rows of suspended requests: how many are on the device, how many a second tier holds; ``ready``: they may
+    move again.
+
+    A fact of the owner of those rows, which no policy writes. The request's own state is what it was, so its snapshot stays: receipts are
+    bound to it.
+    """
+    at = np.isin(state.suspended.handle, np.array(list(handles), np.int64)).nonzero()[0]
+    cells = state.suspended.cells.copy()
+    freed = int(in_blocks(cells[RESIDENT, at], block).sum()) - len(at) * one_in_blocks(resident, block)
+    cells[RESIDENT, at], cells[PRESERVED, at], cells[READY, at] = resident, preserved, ready
+    return state._replace(state_version=state.state_version + 1, suspended=Table(cells), held_rows=state.held_rows - freed)
+
+
 def advance(state: SchedulerState, authorized: Authorized, result: IterationResult, now_ns: int) -> SchedulerState:
     """Return the successor of ``state``: queue intents of the plan, then progress of the completed rows only.
 
@@ -151,8 +175,41 @@ def advance(state: SchedulerState, authorized: Authorized, result: IterationResu
         service.flags.writeable = False
     return SchedulerState(
         state.decision_id + 1, state.state_version + 1, now_ns, running, suspended, waiting, finished, service,
-        state.held_rows + credit_rows(state, plan.admit) + added - released, state.recomputed_rows + result.recomputed_rows, state.memory, state.foreign, declined,
+        state.held_rows + credit_rows(state, plan.admit) + added - released, state.recomputed_rows + result.recomputed_rows, state.memory,
+        state.foreign, declined, state.learned,
     )  # fmt: skip
+
+
+def account(workload: WorkloadManifest, before: SchedulerState, plan: IterationPlan, after: SchedulerState) -> SchedulerState:
+    """Add to a successor what ``advance`` does not know of: promises, whole blocks, and rows that stay until they are preserved.
+
+    For workloads that are ``counted``. A preempted member whose rows are to be preserved keeps them and is unready, and so is one that is
+    called back: which of it becomes true is for the owner to say.
+    """
+    running, suspended, block = after.running, after.suspended, workload.budgets.kv_block
+    if plan.reserve.shape[1]:
+        running, suspended = (_with_promises(queue, plan.reserve) for queue in (running, suspended))
+    if len(plan.preempt.at) or len(plan.promote.at):
+        cells, gone = suspended.cells.copy(), len(plan.preempt.at)
+        cells[RESERVED, :gone] = 0  # advance put them in front
+        if workload.preserve:
+            cells[RESIDENT, :gone], cells[READY, :gone] = before.running.resident.take(plan.preempt.at)[::-1], 0
+        called = np.isin(cells[HANDLE], plan.promote.keys[0])
+        cells[RESIDENT, called], cells[READY, called] = cells[PRESERVED, called], 0
+        suspended = Table(cells)
+    held = int(in_blocks(running.resident, block).sum() + in_blocks(suspended.resident, block).sum())
+    return after._replace(running=running, suspended=suspended, held_rows=held)
+
+
+def _with_promises(queue: Table, reserve: Int64) -> Table:
+    sort = reserve[0].argsort()
+    at = np.searchsorted(reserve[0], queue.handle, sorter=sort)
+    mine = (at < len(sort)).nonzero()[0]
+    place = sort.take(at.take(mine))
+    same = reserve[0].take(place) == queue.handle.take(mine)
+    cells = queue.cells.copy()
+    cells[RESERVED, mine.compress(same)] = reserve[2].take(place.compress(same))
+    return Table(cells)
 
 
 def _declined(state: SchedulerState, authorized: Authorized, finished: Table) -> tuple[Table, Table, Int64]:

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from harness.errors import Problem, TrigpointError
+from harness.reference.admission import NO_RESERVATIONS
 from harness.reference.contract import (
     END,
     NO_MOVES,
@@ -32,6 +33,7 @@ from harness.reference.foreign_rules import FOREIGN_CODES, declines, deployed
 from harness.reference.keys import first_descent, order_keys
 from harness.reference.policy import Policy
 from harness.reference.projection import LEAKS
+from harness.reference.room import COUNTED_CODES, counted_problems, held_after
 from harness.reference.table import (
     COMMITTED,
     COMPUTED,
@@ -59,7 +61,7 @@ PLAN_CODES: Final = (
     "stale_state", "stale_decision", "policy_identity", "queue_intent", "duplicate_member", "not_admitted", "unknown_request",
     "terminal_request", "stale_generation", "stale_snapshot", "stale_suspension", "unready_request", "view_frontiers", "decode_clock",
     "illegal_interval", "multi_row_decode", "forged_phase", "forged_positions", "token_budget", "sequence_budget", "kv_capacity",
-    "ledger_drift", "tie_break_evidence", "tie_break_order", "physical_block_leak", "hidden_truth_leak", *FOREIGN_CODES,
+    "ledger_drift", "tie_break_evidence", "tie_break_order", "physical_block_leak", "hidden_truth_leak", *FOREIGN_CODES, *COUNTED_CODES,
 )  # fmt: skip
 """Every reason for which a plan is refused."""
 
@@ -99,13 +101,13 @@ def _judge(policy: Policy, workload: WorkloadManifest, state: SchedulerState, pl
     problems: list[Problem] = []
     if stated != (state.state_version, state.decision_id, workload.policy_id, workload.policy_version):
         problems += _identity(workload, state, plan)
-    if not (plan.preempt is plan.resume is plan.admit is plan.decline is NO_MOVES):
+    if not (plan.preempt is plan.resume is plan.admit is plan.decline is plan.promote is NO_MOVES):
         problems += _intents(state, plan)
     if problems:
         return problems, state.running, EMPTY.cells  # positions mean nothing under another state or broken intents
     members = eligible(state, plan.preempt, plan.resume, plan.admit)
     problems += _reach(members, plan.work)
-    picked, tokens = EMPTY.cells, None
+    picked, tokens, kv_rows = EMPTY.cells, None, None
     if not problems:
         picked = pick(members, plan.work.at)
         if members.decoding and _sound_decodes(members, plan.work, picked):
@@ -117,7 +119,10 @@ def _judge(policy: Policy, workload: WorkloadManifest, state: SchedulerState, pl
         problems += _evidence(policy, workload, state, plan, members)
         if not (workload.deployment is None and plan.layers is NO_LAYERS):
             problems += [refusal(*found) for found in deployed(workload, state, plan, members)]
-    problems += _budgets(workload, state, plan, tokens)
+        if workload.counted or not (plan.reserve is NO_RESERVATIONS and plan.promote is NO_MOVES):
+            problems += [refusal(*found) for found in counted_problems(workload, state, plan, members)]
+            kv_rows = held_after(workload, state, members, plan.work.at, plan.work.cells[END], plan.preempt, plan.admit, plan.promote)
+    problems += _budgets(workload, state, plan, tokens, kv_rows)
     if plan.notes:
         problems += _notes(plan)
     return problems, members, picked
@@ -138,6 +143,7 @@ def _intents(state: SchedulerState, plan: IterationPlan) -> Iterator[Problem]:
         ("resume", plan.resume, state.suspended),
         ("admit", plan.admit, state.waiting),
         ("decline", plan.decline, state.waiting),
+        ("promote", plan.promote, state.suspended),
     ):
         if len(move.at):
             yield from _check_move(name, move, queue)
@@ -252,11 +258,14 @@ def freed_rows(state: SchedulerState, plan: IterationPlan) -> int:
     return int(state.running.resident.take(plan.preempt.at).sum()) if len(plan.preempt.at) else 0
 
 
-def _budgets(workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan, tokens: int | None) -> Iterator[Problem]:
-    """``tokens``: rows of the work, when they were counted already."""
+def _budgets(
+    workload: WorkloadManifest, state: SchedulerState, plan: IterationPlan, tokens: int | None, kv_rows: int | None
+) -> Iterator[Problem]:
+    """``tokens``, ``kv_rows``: rows of the work and rows held after it, when they were counted already."""
     limit, sequences = workload.budgets, len(plan.work.at)
     tokens = int(np.add.reduce(plan.work.widths)) if tokens is None else tokens
-    kv_rows = state.held_rows - freed_rows(state, plan) + credit_rows(state, plan.admit) + tokens
+    if kv_rows is None:
+        kv_rows = state.held_rows - freed_rows(state, plan) + credit_rows(state, plan.admit) + tokens
     if tokens > limit.tokens:
         yield refusal("token_budget", f"tokens={tokens}: the budget is {limit.tokens} (F05)")
     if sequences > limit.sequences:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -240,7 +242,7 @@ def test_the_validator_refuses_a_plan_whose_credit_does_not_fit(credited: tuple[
     small = Draft(policy, workload, engine.state)
     small.let_in((1, 0), 4)
     assert small.held == 20
-    tight = type(workload)(**{name: getattr(workload, name) for name in workload.__slots__} | {"budgets": Budgets(64, 4, 19)})
+    tight = replace(workload, budgets=Budgets(64, 4, 19))
     assert [p.code for p in validate_plan(policy, tight, engine.state, small.finish())] == ["kv_capacity"]
 
 
