@@ -23,14 +23,14 @@ Found = Iterator[tuple[str, str]]
 
 
 def declines(state: SchedulerState, plan: IterationPlan) -> Found:
-    """Hold the declines of a plan, whose positions and identities were found right, against the waiting queue."""
-    at, reasons = plan.decline.at.tolist(), plan.reasons.tolist()
+    """Hold the declines of a plan against the waiting queue; that they stand where they are said to is checked with all other moves."""
+    at, reasons, waiting = plan.decline.at.tolist(), plan.reasons.tolist(), len(state.waiting)
     if len(reasons) != len(at) or not set(reasons) <= REASONS.keys():
         yield "decline_reason", f"decline={at} reasons={reasons}: each needs one of {sorted(REASONS)}"
     both = sorted(set(at) & set(plan.admit.at.tolist()))
     if both:
         yield "duplicate_member", f"decline={at}: {both} are admitted by the same plan"
-    if at and int(state.waiting.cells[EMITTED].take(plan.decline.at).max()):
+    if any(0 <= one < waiting and state.waiting.cells[EMITTED, one] for one in at):
         yield "decline_after_output", f"decline={at}: one has emitted already, and what was answered cannot be declined"
 
 
