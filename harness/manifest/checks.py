@@ -92,13 +92,15 @@ def _load_fits(load: Load, workload: Workload) -> Findings:
 
 
 def _rank(rank: Rank | None, slo: Slo | None) -> Findings:
-    if rank is not None and rank.metric in _SLO_METRICS and slo is None:
-        yield Finding(
-            "missing_key",
-            ("rank", "metric"),
-            f"={rank.metric}: is counted against an SLO, and there is none",
-            "add slo, e.g. slo: {ttft: 2s}",
-        )
+    if rank is None:
+        return
+    for key, metric in (("metric", rank.metric), ("against", rank.against)):
+        if metric in _SLO_METRICS and slo is None:
+            what = f"={metric}: is counted against an SLO, and there is none"
+            yield Finding("missing_key", ("rank", key), what, "add slo, e.g. slo: {ttft: 2s}")
+    if rank.against == rank.metric:
+        what = f"={rank.against}: is the metric itself, and a front needs two"
+        yield Finding("bad_rank", ("rank", "against"), what, "name another figure, such as ttft_p95, or leave the key out")
 
 
 def _rank_at(rank: Rank | None, load: Load) -> Findings:

@@ -150,6 +150,8 @@ def _leave_out_unused(data: dict[str, Any]) -> None:
     """Keys of later versions where they say nothing, so that a manifest without them keeps the digest its campaigns were sealed with."""
     if data["fairness"] is None:
         del data["fairness"]
+    if data["rank"] is not None and data["rank"]["against"] is None:
+        del data["rank"]["against"]
     for arm in data["arms"].values():
         if not arm["without-clients"]:
             del arm["without-clients"]

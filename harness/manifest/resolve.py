@@ -52,6 +52,7 @@ def to_rank(manifest: Manifest) -> spec.Rank | None:
         return None
     return spec.Rank(
         metric=rank.metric,
+        against=rank.against,
         at=None if rank.at is None else rank_value(rank.at, is_rate=manifest.load.rate is not None),
         margin=rank.margin,
         attainment=rank.attainment,

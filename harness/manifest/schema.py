@@ -210,6 +210,7 @@ class Rank(Section):
     at: LoadValue | None = Field(
         None, description="Load point the ranking is made at: a compression, or a rate such as 5/s; default: the only one"
     )
+    against: Metric | None = Field(None, description="Second figure: arms and loads are set against both, and a front is claimed")
     margin: Fraction = Field(description="Differences within it count as equivalent; relative, absolute for attainment")
     attainment: Fraction = Field(0.9, description="Attainment target printed beside the claim; of a capacity, the one that is searched for")
     percentile_rule: PercentileRule = Field("nearest_rank", description="How percentiles are read off a sample")

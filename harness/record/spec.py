@@ -161,6 +161,7 @@ class Rank(Frozen):
     """The claim declared before the run."""
 
     metric: Metric | Literal["capacity"]
+    against: Metric | None = Field(None, description="Second figure, for the Pareto front; null: none was declared")
     at: float | None = Field(None, description="Load value the ranking is made at; null: the only load point")
     margin: float = Field(gt=0, lt=1, description="Relative margin; absolute for attainment")
     attainment: float = Field(0.9, gt=0, lt=1, description="Attainment target printed beside the claim")

@@ -119,6 +119,7 @@ def test_a_key_one_level_too_high_is_sent_down() -> None:
         ("metric: goodput", "metric: gooodput", "bad_choice", "rank"),
         ("metric: goodput", "metric: capacity", "bad_rank", "rank"),
         ("at: 2.0", "at: 3.0", "bad_rank", "rank"),
+        ("at: 2.0", "at: 2.0, against: goodput", "bad_rank", "rank"),
         ("at: 2.0", "at: 2/s", "bad_rank", "rank"),
         ("at: 2.0, ", "", "missing_key", "rank"),
         ("{time-compression: [1.0, 2.0]}", "{rate: [2/s]}", "load_mismatch", "load"),
@@ -485,3 +486,10 @@ def test_loader_and_analysis_agree_on_what_is_never_waived() -> None:
 def test_a_tenant_bears_the_name_that_its_trace_gives_it() -> None:
     loaded = parse(changed(("workload:\n", 'workload:\n  tenants: {"Team A / <prod>": {priority: 1}}\n')))
     assert list(loaded.manifest.workload.tenants) == ["Team A / <prod>"]
+
+
+def test_a_second_figure_is_part_of_the_claim_and_its_absence_changes_no_digest() -> None:
+    plain, declared = parse(), parse(changed(("at: 2.0", "at: 2.0, against: ttft_p95")))
+    assert "against" not in resolved_form(plain.manifest)["rank"]
+    assert resolved_form(declared.manifest)["rank"]["against"] == "ttft_p95"
+    assert plain.digest != declared.digest
