@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 
+from harness.clock import NS_PER_MS
+from harness.reference.table import NO_LIMIT
 from harness.reference.tokens import VOCAB_SIZE, encode_text
 
 CHAT_MESSAGE_OVERHEAD = 4
@@ -24,6 +26,7 @@ CHAT_GENERATION_OVERHEAD = 3
 PRIORITY_LIMIT = 2**31 - 1
 """Greatest priority number of either sign: columns of the scheduler hold 64 bits, and ageing (F61) needs room below and above."""
 
+_LIMIT_MOST_MS = 86_400_000  # a day: beyond it a limit is a mistake of units
 _COMPLETION_DEFAULT_MAX = 16  # OpenAI's documented default for completions
 
 
@@ -38,7 +41,13 @@ class ApiError(Exception):
 
     def body(self) -> bytes:
         """JSON body of the response."""
-        kinds = {404: "NotFoundError", 429: "RateLimitError", 503: "ServiceUnavailableError", 405: "MethodNotAllowed"}
+        kinds = {
+            404: "NotFoundError",
+            429: "RateLimitError",
+            503: "ServiceUnavailableError",
+            405: "MethodNotAllowed",
+            500: "InternalServerError",
+        }
         kind = kinds.get(self.status, "BadRequestError")
         return orjson.dumps({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.status}})
 
@@ -58,6 +67,8 @@ class Asked:
     seed: int
     priority: int
     client: str
+    ttft_ns: int
+    tbt_ns: int
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -95,6 +106,7 @@ def parse_ask(fields: dict[str, Any], limits: Limits, *, chat: bool) -> Asked:
     if minimum > maximum:
         raise ApiError(400, f"min_tokens={minimum} must be less than or equal to max_tokens={maximum}.", "min_tokens")
     seed = fields.get("seed")
+    ttft_ns, tbt_ns = _declared_limits(fields)
     return Asked(
         chat=chat,
         ids=ids,
@@ -105,6 +117,8 @@ def parse_ask(fields: dict[str, Any], limits: Limits, *, chat: bool) -> Asked:
         seed=_derived_seed(ids, limits.seed) if seed is None else _whole(fields, "seed", 0) & ((1 << 64) - 1),
         priority=_priority(fields),
         client=_text(fields, "user"),
+        ttft_ns=ttft_ns,
+        tbt_ns=tbt_ns,
         stream=stream,
         include_usage=include,
         continuous_usage=continuous,
@@ -226,6 +240,28 @@ def _priority(fields: dict[str, Any]) -> int:
     if abs(value) > PRIORITY_LIMIT:
         raise ApiError(400, f"priority must lie within -{PRIORITY_LIMIT} and {PRIORITY_LIMIT}, got {value}.", "priority")
     return value
+
+
+def _declared_limits(fields: dict[str, Any]) -> tuple[int, int]:
+    """Read the latency limits that a client declares, ns: ``"slo": {"ttft_ms": 800, "tbt_ms": 50}``, each optional. An extension, for
+    policies that look at deadlines. NO_LIMIT where none is given."""
+    slo = fields.get("slo")
+    if slo is None:
+        return NO_LIMIT, NO_LIMIT
+    if not isinstance(slo, dict):
+        raise ApiError(400, "slo must be an object.", "slo")
+    ttft, tbt = (_limit_ns(slo, name) for name in ("ttft_ms", "tbt_ms"))
+    return ttft, tbt
+
+
+def _limit_ns(slo: dict[str, Any], name: str) -> int:
+    value = slo.get(name)
+    if value is None:
+        return NO_LIMIT
+    if type(value) not in {int, float} or not 0 < value <= _LIMIT_MOST_MS:
+        raise ApiError(400, f"slo.{name} must be a number of milliseconds above 0 and up to {_LIMIT_MOST_MS}.", "slo")
+    limit_ns: int = round(value * NS_PER_MS)
+    return limit_ns
 
 
 def _flag(fields: dict[str, Any], name: str) -> bool:

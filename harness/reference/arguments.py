@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from harness.errors import Problem, UsageError
 from harness.reference.registry import make_policy
 
+METRICS_NAMES = ("trigpoint", "vllm", "sglang")
 _UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s)")
 
@@ -64,6 +65,15 @@ def parameters(text: str) -> dict[str, int]:
     return {name.strip(): int(value) for name, _, value in pairs}
 
 
+def metrics_names(text: str) -> tuple[str, ...]:
+    """Parse ``trigpoint,vllm``: engines in whose names /metrics speaks. Our own are always among them, since our adapter reads those."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    wrong = [name for name in names if name not in METRICS_NAMES]
+    if wrong or METRICS_NAMES[0] not in names:
+        raise argparse.ArgumentTypeError(f"{text!r}: give {METRICS_NAMES[0]}, and beside it {' or '.join(METRICS_NAMES[1:])}")
+    return names
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Build the parser; defaults are what the quickstart needs, not a statement about any hardware."""
     parser = argparse.ArgumentParser(
@@ -89,6 +99,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--cost-context-token", type=duration_ns, default="0", help="added for each KV row that an interval reads")
     add("--max-queue", type=count_or_zero, default=None, help="requests that may wait; more are declined (default: no limit)")
     add("--overload-status", type=int, choices=(429, 503), default=503, help="HTTP status of a declined request")
+    add("--max-clients", type=count, default=1024, help="distinct users that are told apart; requests of further ones are declined")
+    add("--metrics-names", type=metrics_names, default="trigpoint", help="families of /metrics: trigpoint, and vllm or sglang beside it")
     add("--natural-mean", type=mean, default=64.0, help="mean natural output length, tokens")
     add("--seed", type=count_or_zero, default=0, help="mixed into the seed of requests that bring none")
     return parser

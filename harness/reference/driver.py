@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,10 +12,15 @@ from harness.clock import Clock
 from harness.reference.contract import IterationResult
 from harness.reference.deployment import NOT_MOVING
 from harness.reference.engine import Engine
+from harness.reference.latencies import Latencies
 
 
 class Sink(Protocol):
     """Takes the tokens of one request."""
+
+    def fail(self) -> None:
+        """End the answer with an error: the engine broke, no token will follow."""
+        ...
 
     def publish(self, token: int, finish: str | None) -> None:
         """Send one token; ``finish`` is the reason when it is the last."""
@@ -67,10 +73,16 @@ class Driver:
     Otherwise our own bookkeeping would add itself to every iteration and the declared cost would not be the observed one.
     """
 
-    def __init__(self, engine: Engine, clock: Clock, alarm: Alarm, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, engine: Engine, clock: Clock, alarm: Alarm, loop: asyncio.AbstractEventLoop, on_fault: Callable[[], None] = lambda: None
+    ) -> None:
+        """``on_fault`` is called once, after an exception ended every answer; ``fault`` then says what it was."""
         self.engine = engine
+        self.fault: Exception | None = None
+        self._on_fault = on_fault
         self.counters = Counters()
         self.lateness = Lateness()
+        self.latencies: Latencies | None = None
         self._clock = clock
         self._alarm = alarm
         self._loop = loop
@@ -87,13 +99,20 @@ class Driver:
 
     def attach(self, request_id: str, sink: Sink) -> None:
         """Route the tokens of a request just submitted to ``sink`` and wake the engine if it is idle."""
+        if self.fault is not None:
+            sink.fail()
+            return
         self._sinks[request_id] = sink
+        if self.latencies is not None:
+            self.latencies.arrived(request_id, self._clock.now_ns())
         self._kick()
 
     def detach(self, request_id: str) -> None:
         """Abort a request whose client left; its KV is freed at the next cut."""
         if self._sinks.pop(request_id, None) is not None:
             self.counters.aborted += 1
+            if self.latencies is not None:
+                self.latencies.forget(request_id)
             self.engine.abort(request_id)
             self._kick()
 
@@ -111,7 +130,21 @@ class Driver:
     def _start(self) -> None:
         self._kicked = False
         if self._deadline_ns is None:
-            self._plan(self._clock.now_ns())
+            self._guarded(lambda: self._plan(self._clock.now_ns()))
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Take one step of the engine. Out of a callback an exception would only be logged, and the server live on without serving."""
+        if self.fault is not None:
+            return
+        try:
+            step()
+        except Exception as error:
+            self.fault = error
+            sinks, self._sinks = self._sinks, {}
+            self._deadline_ns = self._receipt_ns = None
+            for sink in sinks.values():
+                sink.fail()
+            self._on_fault()
 
     def _plan(self, start_ns: int) -> None:
         begun = self.engine.begin(start_ns)
@@ -138,10 +171,15 @@ class Driver:
             sink = self._sinks.pop(request_id, None)
             if sink is not None:  # else its client left while the iteration ran
                 self.counters.declined += 1
+                if self.latencies is not None:
+                    self.latencies.forget(request_id)
                 sink.decline(reason)
 
     def _on_alarm(self) -> None:
         self._alarm.clear()
+        self._guarded(self._step)
+
+    def _step(self) -> None:
         deadline = self._deadline_ns
         if deadline is None:
             if self._receipt_ns is not None and self._clock.now_ns() >= self._receipt_ns:
@@ -160,7 +198,7 @@ class Driver:
         self._plan(deadline)
 
     def _publish(self, result: IterationResult) -> None:
-        counters = self.counters
+        counters, now_ns = self.counters, self._clock.now_ns()
         for request_id, token, prompt_tokens, finish, cached_tokens in self.engine.tokens_of(result):
             counters.generation_tokens += 1
             counters.prompt_tokens += prompt_tokens
@@ -172,6 +210,8 @@ class Driver:
                 del self._sinks[request_id]
                 counters.stopped += finish == "stop"
                 counters.at_length += finish == "length"
+            if self.latencies is not None:
+                self.latencies.token(request_id, now_ns, last=finish is not None)
             if cached_tokens:
                 sink.reused(cached_tokens)
             sink.publish(token, finish)

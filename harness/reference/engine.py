@@ -26,12 +26,13 @@ from harness.reference.cost import CostModel
 from harness.reference.deployment import NO_DECLINED, REASONS
 from harness.reference.execute import Truths, execute
 from harness.reference.foreign import next_receipt_ns, price_ns, receive, set_in_motion
+from harness.reference.owner import NO_RULES, MemoryRules, Owner
 from harness.reference.policy import Completed, Policy
 from harness.reference.prefix import Chain, PrefixStore, Reuse
 from harness.reference.results import validate_result
 from harness.reference.table import FINISH_REASONS, HANDLE, NO_LIMIT, Table
 from harness.reference.tokens import Truth
-from harness.reference.transition import advance, arrive, at_time, cancel, initial_state, set_reused
+from harness.reference.transition import account, advance, arrive, at_time, cancel, initial_state, refuse, set_reused
 from harness.reference.validate import authorize, require
 
 
@@ -47,11 +48,15 @@ class Core:
         """State before anything arrived."""
         return initial_state(self.policy.initial_memory())
 
-    def cut(self, state: SchedulerState, now_ns: int, new: Table | None, gone: list[int], reuse: Reuse | None = None) -> SchedulerState:
+    def cut(
+        self, state: SchedulerState, now_ns: int, new: Table | None, gone: list[int], reuse: Reuse | None = None, owner: Owner | None = None
+    ) -> SchedulerState:
         """Publish arrivals, cancellations and what the prefix store has for those that wait, then let the policy take note of them."""
         state = at_time(state, now_ns)
         if gone:
-            state = cancel(state, gone)
+            state = cancel(state, gone, self.workload.budgets.kv_block)
+            if owner is not None:
+                owner.cancelled(gone)
         if new is not None:
             state = arrive(state, new)
         found = None if reuse is None else reuse.credits(state.waiting)
@@ -71,41 +76,63 @@ class Core:
         """Publish what owners of transfers have to say at a cut; nothing without a declared deployment."""
         return state if self.workload.deployment is None else receive(self.workload, self.costs, at_time(state, now_ns))
 
-    def settle(self, state: SchedulerState) -> tuple[SchedulerState, Authorized, int, int]:
+    def due(self, state: SchedulerState, now_ns: int, owner: Owner) -> SchedulerState:
+        """Publish what the owner of blocks and of the second tier has to say at a cut."""
+        return owner.due(at_time(state, now_ns), now_ns)
+
+    def settle(self, state: SchedulerState, owner: Owner | None = None) -> tuple[SchedulerState, Authorized, int, int]:
         """Decide until the plan has work or changes nothing: (state it was made from, plan, price in ns, preemptions on the way).
 
-        A plan may only preempt (a request that must give way to itself), decline or move layers: that takes no time, and the next decision
-        sees what came of it. Each such plan shortens a queue or makes layers of a request move, so there is an end.
+        A plan may only preempt (a request that must give way to itself), decline, move layers or call rows back: that takes no time, and
+        the next decision sees what came of it. Each such plan shortens a queue or sets something of a request in motion, so there is an end.
         """
         preempted = 0
         while True:
             authorized, cost_ns = self.decide(state)
-            gone = len(authorized.plan.preempt.at)
-            if len(authorized.plan.work.at) or not (gone or len(authorized.plan.decline.at) or authorized.plan.layers.shape[1]):
+            plan = authorized.plan
+            gone = len(plan.preempt.at)
+            if owner is not None:
+                owner.planned(state, authorized, state.now_ns)
+            if len(plan.work.at) or not (gone or len(plan.decline.at) or plan.layers.shape[1] or len(plan.promote.at)):
                 return state, authorized, cost_ns, preempted
             preempted += gone
-            state = self.publish(state, authorized, execute(state, authorized, Truths(), tokens=False), state.now_ns)
+            state = self.publish(state, authorized, execute(state, authorized, Truths(), tokens=False), state.now_ns, owner)
 
-    def publish(self, state: SchedulerState, authorized: Authorized, result: IterationResult, now_ns: int) -> SchedulerState:
+    def publish(
+        self, state: SchedulerState, authorized: Authorized, result: IterationResult, now_ns: int, owner: Owner | None = None
+    ) -> SchedulerState:
         """Validate a result and return the successor state. Raises ContractError when the result breaks the contract."""
         require(validate_result(state, authorized, result))
         after = advance(state, authorized, result, now_ns)
+        if self.workload.counted:
+            after = account(self.workload, state, authorized.plan, after)
         if self.workload.deployment is not None:
             after = set_in_motion(self.workload, self.costs, state, authorized, after)
         # Token ids give away the seed that realized lengths are drawn from.
         seen = result if result.tokens is None else result._replace(tokens=None)
         memory = self.policy.learn(self.workload, state, Completed(authorized, seen, now_ns))
-        return after if memory is after.memory else after._replace(memory=memory)
+        after = after if memory is after.memory else after._replace(memory=memory)
+        return after if owner is None else self._owned(authorized, after, now_ns, owner)
+
+    def _owned(self, authorized: Authorized, after: SchedulerState, now_ns: int, owner: Owner) -> SchedulerState:
+        after = owner.published(authorized, after, now_ns)
+        ended = owner.aborts()
+        if not ended:
+            return after
+        owner.cancelled(ended)
+        after = refuse(after, ended, PREEMPTED, self.workload.budgets.kv_block)
+        return after._replace(memory=self.policy.observe(self.workload, after))
 
 
 def online_workload(
-    policy: Policy, budgets: Budgets, *, workload_id: str = "online", clock: str = "CLOCK_MONOTONIC", requests: tuple[Declaration, ...] = ()
-) -> WorkloadManifest:
+    policy: Policy, budgets: Budgets, *, workload_id: str = "online", clock: str = "CLOCK_MONOTONIC",
+    requests: tuple[Declaration, ...] = (), rules: MemoryRules = NO_RULES,
+) -> WorkloadManifest:  # fmt: skip
     """The manifest under which ``policy`` runs: identity and parameters are the policy's own."""
     parameters = tuple(sorted(policy.parameters.items()))
     return WorkloadManifest(
         workload_id, clock, policy.policy_id, policy.policy_version, policy.tie_break, budgets, requests, parameters,
-        policy.deployment(budgets),
+        policy.deployment(budgets), rules.admission, rules.tier_rows > 0,
     )  # fmt: skip
 
 
@@ -158,15 +185,26 @@ class Engine:
     """
 
     def __init__(
-        self, policy: Policy, budgets: Budgets, costs: CostModel, workload_id: str = "online", prefix: PrefixStore | None = None
-    ) -> None:
-        self.core = Core(online_workload(policy, budgets, workload_id=workload_id), policy, costs)
+        self, policy: Policy, budgets: Budgets, costs: CostModel, workload_id: str = "online", prefix: PrefixStore | None = None,
+        rules: MemoryRules = NO_RULES,
+    ) -> None:  # fmt: skip
+        self.core = Core(online_workload(policy, budgets, workload_id=workload_id, rules=rules), policy, costs)
+        self.owner = rules.owner(self.core.workload)
         self.state = self.core.start()
         self.preemptions = 0
         self._authorized: Authorized | None = None
         self._truths = Truths()
         self._desk = _Desk()
         self._reuse = None if prefix is None else Reuse(prefix)
+
+    @property
+    def clients(self) -> int:
+        """Distinct clients seen since the start. What a policy knows of one (service, counters) is kept for good, so this only grows."""
+        return len(self._desk.clients)
+
+    def knows(self, client: str) -> bool:
+        """Whether a client of that name was seen."""
+        return client in self._desk.clients
 
     @property
     def waiting(self) -> int:
@@ -181,7 +219,8 @@ class Engine:
     @property
     def next_receipt_ns(self) -> int:
         """Instant of the next receipt of an owner of transfers, at which an idle engine has to look again; far off when there is none."""
-        return next_receipt_ns(self.state)
+        here = None if self.owner is None else self.owner.next_ns
+        return next_receipt_ns(self.state) if here is None else min(here, next_receipt_ns(self.state))
 
     @property
     def kv_rows(self) -> int:
@@ -221,7 +260,9 @@ class Engine:
             raise ValueError(f"decision_id={self._authorized.plan.decision_id}: an iteration is in progress")
         self._cut(now_ns)
         self.state = self.core.receive(self.state, now_ns)
-        self.state, authorized, cost_ns, preempted = self.core.settle(self.state)
+        if self.owner is not None:
+            self.state = self.core.due(self.state, now_ns, self.owner)
+        self.state, authorized, cost_ns, preempted = self.core.settle(self.state, self.owner)
         self.preemptions += preempted
         if not len(authorized.plan.work.at):
             return None
@@ -238,7 +279,7 @@ class Engine:
             raise ValueError("complete: no iteration is in progress")
         authorized, self._authorized = self._authorized, None
         result = execute(self.state, authorized, self._truths, tokens=True)
-        self.state = self.core.publish(self.state, authorized, result, now_ns)
+        self.state = self.core.publish(self.state, authorized, result, now_ns, self.owner)
         self.preemptions += len(authorized.plan.preempt.at)
         if self._reuse is not None:
             first = result.rows[EMITTED_AFTER] > result.rows[EMITTED_BEFORE]
@@ -272,7 +313,7 @@ class Engine:
     def _cut(self, now_ns: int) -> None:
         desk = self._desk
         new = declared_table(list(desk.arrivals.values())) if desk.arrivals else None
-        self.state = self.core.cut(self.state, now_ns, new, desk.cancels, self._reuse)
+        self.state = self.core.cut(self.state, now_ns, new, desk.cancels, self._reuse, self.owner)
         for number in desk.cancels:
             self._forget(number)
         desk.arrivals, desk.cancels = {}, []

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from harness.clock import NS_PER_S
 from harness.reference.driver import Driver
+from harness.reference.metric_names import FAMILIES
 
 PREFIX = "trigpoint:"
 
 
 class Page:
-    """Prometheus text of one driver."""
+    """Prometheus text of one driver, beside our own names in those of other engines (``names``, keys of ``FAMILIES``)."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, names: Sequence[str] = (), model: str = "") -> None:
         self._driver = driver
+        self._others = [FAMILIES[name] for name in names if name in FAMILIES]
+        self._model = model
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -29,6 +32,8 @@ class Page:
         """Yield metric families (the collector protocol of prometheus_client)."""
         yield from self._gauges()
         yield from self._counters()
+        for families in self._others:
+            yield from families(self._driver, self._model)
 
     def _gauges(self) -> Iterator[Metric]:
         engine = self._driver.engine

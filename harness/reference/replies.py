@@ -11,7 +11,7 @@ from harness.reference.tokens import EOS_ID, VOCAB_SIZE
 
 _REASONS = {
     200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 413: "Content Too Large", 429: "Too Many Requests",
-    431: "Request Header Fields Too Large", 503: "Service Unavailable",
+    431: "Request Header Fields Too Large", 500: "Internal Server Error", 503: "Service Unavailable",
 }  # fmt: skip
 
 _TEXT = tuple("" if i == EOS_ID else bytes([i]).decode("utf-8", errors="replace") for i in range(VOCAB_SIZE))
@@ -31,6 +31,11 @@ def stream_head(*, keep_alive: bool) -> bytes:
     """Head of a chunked event stream."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
     return head + (b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
+
+
+def error_event(body: bytes) -> bytes:
+    """An error in the middle of a stream, as real servers send it; the end mark and the last chunk do not follow."""
+    return chunk(b"data: " + body + b"\n\n")
 
 
 def chunk(data: bytes) -> bytes:

@@ -11,6 +11,7 @@ import platform
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,10 +40,11 @@ from harness.reference.contract import Budgets
 from harness.reference.cost import CostModel
 from harness.reference.driver import Driver
 from harness.reference.engine import Engine
+from harness.reference.latencies import Latencies
 from harness.reference.metrics import Page
 from harness.reference.prefix import PrefixStore, chain_of
 from harness.reference.registry import make_policy
-from harness.reference.replies import Reply
+from harness.reference.replies import Reply, error_event
 from harness.reference.tokens import VOCAB_SIZE, Truth, model_digest, natural_length, tokenizer_digest
 
 _TEXT_PLAIN = "text/plain; version=0.0.4; charset=utf-8"
@@ -68,6 +70,16 @@ class _Answer:
         self._done(self._connection)
         error = ApiError(self._refused, f"The scheduler declined the request: {reason}.")
         self._connection.respond(error.status, error.body())
+
+    def fail(self) -> None:
+        """Answer 500; a stream that began is cut after an error event, so that nobody takes it for whole."""
+        self._done(self._connection)
+        body = ApiError(500, "The engine failed.").body()
+        if self._begun:
+            self._connection.write(error_event(body))
+            self._connection.close()
+        else:
+            self._connection.respond(500, body)
 
     def reused(self, tokens: int) -> None:
         """Keep for the usage how much of the prompt was not computed."""
@@ -96,7 +108,7 @@ class Application:
     def __init__(self, args: argparse.Namespace, driver: Driver) -> None:
         self._args = args
         self._driver = driver
-        self._page = Page(driver)
+        self._page = Page(driver, args.metrics_names, args.model)
         self._limits = Limits(args.model, args.max_model_len, args.seed)
         self._waiting_for: dict[Connection, str] = {}
         self._count = 0
@@ -137,6 +149,8 @@ class Application:
         engine = self._driver.engine
         if self._args.max_queue is not None and engine.waiting >= self._args.max_queue:
             raise ApiError(self._args.overload_status, f"The queue is full: {engine.waiting} requests wait.")
+        if not engine.knows(asked.client) and engine.clients >= self._args.max_clients:
+            raise ApiError(self._args.overload_status, f"Too many users: {engine.clients} are told apart, and no more.", "user")
         self._count += 1
         request_id = f"{'chatcmpl' if chat else 'cmpl'}-{self._count:08d}"
         reply = Reply(asked, request_id, int(time.time()), self._args.model)
@@ -154,6 +168,8 @@ class Application:
             priority=asked.priority,
             client=asked.client,
             arrival_ns=self._driver.now_ns(),
+            ttft_ns=asked.ttft_ns,
+            tbt_ns=asked.tbt_ns,
             chain=chain,
         )
         refused = self._args.overload_status
@@ -222,15 +238,20 @@ def _warm(args: argparse.Namespace) -> None:
         engine.complete(0)
 
 
-async def serve(args: argparse.Namespace) -> None:
-    """Serve until SIGTERM or SIGINT; open connections are then closed, unfinished answers cut."""
+async def serve(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT; open connections are then closed, unfinished answers cut.
+
+    Return 0, or 3 when the engine broke: every answer in progress then ended with an error, and nothing more is served.
+    """
     loop = asyncio.get_running_loop()
     _warm(args)
-    driver = Driver(make_engine(args), MonotonicClock(), Alarm(), loop)
+    stop = asyncio.Event()
+    driver = Driver(make_engine(args), MonotonicClock(), Alarm(), loop, stop.set)
+    if len(args.metrics_names) > 1:
+        driver.latencies = Latencies()
     app = Application(args, driver)
     connections: set[Connection] = set()
     server = await loop.create_server(lambda: Connection(app, connections), args.host, args.port, backlog=1024)
-    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     # What exists now lives as long as the process; the collector need not walk it in the middle of an iteration.
@@ -244,6 +265,10 @@ async def serve(args: argparse.Namespace) -> None:
     driver.close()
     late = driver.lateness
     _log(f"stopped after {late.iterations} iterations, worst lateness {late.worst_ns / NS_PER_S:.6f} s, restarts {late.restarts}")
+    if driver.fault is None:
+        return 0
+    _log("the engine failed:\n" + "".join(traceback.format_exception(driver.fault)))
+    return 3
 
 
 def _log(line: str) -> None:
@@ -252,17 +277,16 @@ def _log(line: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the server; exit 2 for wrong arguments, 3 when the port cannot be had."""
+    """Run the server; exit 2 for wrong arguments, 3 when the port cannot be had or the engine broke."""
     try:
         args = parse(argv)
-        uvloop.run(serve(args))
+        return uvloop.run(serve(args))
     except TrigpointError as error:
         _log(str(error))
         return error.exit_code
     except OSError as error:
         _log(f"{error.strerror or error} (host or port not available)")
         return 3
-    return 0
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from harness.errors import UsageError
 from harness.reference import arguments
 from harness.reference.api import PRIORITY_LIMIT, ApiError, Asked, Limits, chat_ids, parse_ask, parse_body, prompt_ids
+from harness.reference.arguments import metrics_names
 from harness.reference.replies import Reply, chunk, stream_head, whole
+from harness.reference.table import NO_LIMIT
 
 LIMITS = Limits("tiny", 64, 7)
 
@@ -70,6 +72,11 @@ def test_text_is_counted_in_bytes() -> None:
         ("stream_options", {"stream": True, "stream_options": 3}),
         ("seed", {"seed": 1.5}),
         ("user", {"user": 3}),
+        ("slo", {"slo": 3}),
+        ("slo", {"slo": {"ttft_ms": 0}}),
+        ("slo", {"slo": {"tbt_ms": "50"}}),
+        ("slo", {"slo": {"tbt_ms": True}}),
+        ("slo", {"slo": {"ttft_ms": 1e9}}),
         ("model", {"model": 3}),
     ],
 )
@@ -78,6 +85,18 @@ def test_bad_parameters_are_named(param: str, fields: dict[str, Any]) -> None:
     assert (error.status, error.param) == (400, param)
     body = json.loads(error.body())["error"]
     assert (body["code"], body["type"], body["param"]) == (400, "BadRequestError", param)
+
+
+def test_declared_limits_are_read_in_ms_and_each_is_optional() -> None:
+    assert (ask(slo={"ttft_ms": 800, "tbt_ms": 0.5}).ttft_ns, ask(slo={"ttft_ms": 800, "tbt_ms": 0.5}).tbt_ns) == (800_000_000, 500_000)
+    assert (ask(slo={"tbt_ms": 50}).ttft_ns, ask().tbt_ns) == (NO_LIMIT, NO_LIMIT)
+
+
+def test_metrics_speak_our_own_names_whatever_else() -> None:
+    assert metrics_names("trigpoint, vllm,vllm") == ("trigpoint", "vllm")
+    for wrong in ("vllm", "trigpoint,tgi", ""):
+        with pytest.raises(argparse.ArgumentTypeError, match="give trigpoint"):
+            metrics_names(wrong)
 
 
 def test_a_priority_that_no_scheduler_column_can_hold_is_refused() -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from harness.clock import VirtualClock
-from harness.reference.contract import Budgets
+from harness.reference.contract import Budgets, IterationResult
 from harness.reference.cost import CostModel
 from harness.reference.driver import Driver
 from harness.reference.engine import Engine
+from harness.reference.latencies import Latencies
 from harness.reference.metrics import Page
 from harness.reference.registry import make_policy
 from harness.reference.tokens import Truth
+from harness.runtimes.vllm import VllmRuntime
 
 MS = 1_000_000
 START = 7_000_000_000_000
@@ -45,6 +49,9 @@ class Stage:
 
     def publish(self, _token: int, finish: str | None) -> None:
         self.got.append((self.clock.now_ns() - START, finish))
+
+    def fail(self) -> None:
+        self.got.append((self.clock.now_ns() - START, "failed"))
 
     def decline(self, reason: str) -> None:
         self.got.append((self.clock.now_ns() - START, reason))
@@ -136,3 +143,71 @@ def test_the_page_counts_what_was_served() -> None:
     page: dict[str, Any] = metrics(stage)
     assert (page["prompt_tokens_total"], page["generation_tokens_total"], page["iterations_total"]) == (4, 2, 2)
     assert page['requests_finished_total{reason="length"}'] == 1
+
+
+def broken(_now_ns: int) -> IterationResult:
+    raise RuntimeError("injected")
+
+
+def test_an_exception_ends_every_answer_with_an_error_and_is_told_once() -> None:
+    stage, told = Stage(), []
+    stage.driver._on_fault = lambda: told.append(stage.driver.fault)
+    stage.submit("a")
+    stage.submit("b")
+    stage.driver.engine.complete = broken  # type: ignore[method-assign]
+    stage.fire()
+    assert stage.got == [(4 * MS, "failed"), (4 * MS, "failed")]
+    assert [str(fault) for fault in told] == ["injected"]
+    stage.submit("c")
+    stage.wake()
+    assert stage.got[2:] == [(4 * MS, "failed")]
+    assert len(told) == 1
+
+
+def test_other_engines_names_say_the_same() -> None:
+    stage = Stage()
+    stage.driver.latencies = Latencies()
+    stage.submit("a", 3)
+    for _ in range(2):
+        stage.fire()
+    stage.submit("gone")
+    stage.driver.detach("gone")
+    stage.fire()
+    text = Page(stage.driver, ("trigpoint", "vllm", "sglang"), "tiny").text().decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    ours = {name: sum_of(text, f"trigpoint:{name}") for name in ("prompt_tokens_total", "generation_tokens_total")}
+    for engine in ("vllm", "sglang"):
+        assert {name: sum_of(text, f"{engine}:{name}") for name in ours} == ours
+        waits = {
+            s.name.partition("_seconds_")[2]: s.value
+            for s in families[f"{engine}:time_to_first_token_seconds"].samples
+            if "le" not in s.labels
+        }
+        assert (waits["count"], waits["sum"]) == (1, 0.004)
+        buckets = {s.labels["le"]: s.value for s in families[f"{engine}:inter_token_latency_seconds"].samples if "le" in s.labels}
+        assert (buckets["0.0025"], buckets["0.005"], buckets["+Inf"]) == (0, 2, 2)
+        assert sum_of(text, f"{engine}:e2e_request_latency_seconds_count") == 1
+    rules = {
+        rule.canonical: sum_of(text, rule.name, dict(rule.where))
+        for rule in VllmRuntime.metrics
+        if rule.where.get("finished_reason") != "repetition"
+    }
+    assert (rules["requests_finished_total"], rules["requests_aborted_total"]) == (1, 1)
+    assert {rule.canonical for rule in VllmRuntime.metrics} == set(rules)
+
+
+def test_without_other_names_nothing_else_is_on_the_page() -> None:
+    text = Page(Stage().driver, ("trigpoint",), "tiny").text().decode()
+    assert {line.split(":")[0] for line in text.splitlines() if not line.startswith("#")} == {"trigpoint"}
+
+
+def sum_of(text: str, name: str, where: dict[str, str] | None = None) -> float:
+    """Sum of the samples called ``name`` whose labels contain ``where``; there is one at least."""
+    found = [
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and (where or {}).items() <= sample.labels.items()
+    ]
+    assert found, name
+    return sum(found)
