@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from harness.errors import Problem, UsageError
-from harness.reference.table import CLIENT, EMITTED, EMPTY, MAXIMUM, PRIORITY, PROMPT, RESERVED, Int64, Table, in_blocks, join
+from harness.reference.table import CLIENT, EMITTED, EMPTY, PRIORITY, PROMPT, RESERVED, Int64, Table, in_blocks, join
 
 
 class Rule(StrEnum):

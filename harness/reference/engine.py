@@ -30,10 +30,13 @@ from harness.reference.owner import NO_RULES, MemoryRules, Owner
 from harness.reference.policy import Completed, Policy
 from harness.reference.prefix import Chain, PrefixStore, Reuse
 from harness.reference.results import validate_result
+from harness.reference.suspension import NO_ROOM
 from harness.reference.table import FINISH_REASONS, HANDLE, NO_LIMIT, Table
 from harness.reference.tokens import Truth
 from harness.reference.transition import account, advance, arrive, at_time, cancel, initial_state, refuse, set_reused
 from harness.reference.validate import authorize, require
+
+_WHY = {**REASONS, NO_ROOM: "preempted_without_room"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Core:
         if not ended:
             return after
         owner.cancelled(ended)
-        after = refuse(after, ended, PREEMPTED, self.workload.budgets.kv_block)
+        after = refuse(after, ended, NO_ROOM, self.workload.budgets.kv_block)
         return after._replace(memory=self.policy.observe(self.workload, after))
 
 
@@ -303,9 +306,9 @@ class Engine:
                 self._forget(number)
 
     def take_declined(self) -> list[tuple[str, str]]:
-        """Names of the requests that the policy declined since the last call, and why; they are forgotten."""
+        """Names of the requests that the policy declined or the owner ended since the last call, and why; they are forgotten."""
         declined, self.state = self.state.declined, self.state._replace(declined=NO_DECLINED)
-        found = [(self._desk.names[number], REASONS[reason]) for number, reason in declined.T.tolist()]
+        found = [(self._desk.names[number], _WHY[reason]) for number, reason in declined.T.tolist()]
         for number in declined[0].tolist():
             self._forget(number)
         return found

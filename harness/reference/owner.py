@@ -6,13 +6,14 @@ A plan's intents arrive when it was authorized (``planned``), what came of its r
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from harness.reference.admission import Forecaster, ReservationLedger
+from harness.reference.admission import Admission, Forecaster, ReservationLedger
 from harness.reference.blocks import BlockAllocator
-from harness.reference.contract import END, Authorized, SchedulerState, WorkloadManifest
+from harness.reference.contract import END, OWN_ADMISSION, Authorized, SchedulerState, WorkloadManifest
 from harness.reference.resume import Mode
 from harness.reference.suspension import Suspensions, Usage
 from harness.reference.table import CLIENT, COMPUTED, EMITTED, HANDLE, READY, RESERVED, RESIDENT, in_blocks, one_in_blocks
@@ -21,6 +22,28 @@ from harness.reference.validate import ContractError, refusal
 
 OWNER_CODES: Final = ("allocation_denied", "no_ticket", "owner_drift")
 """Every reason of its own for which the owner stops an engine whose plans were within contract; missing facts have ``TICKET_CODES``."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRules:
+    """What an engine declares of its cache beside the budgets: the admission rule, and a second tier of ``tier_rows`` rows (0: none) at
+    ``write_ns`` and ``read_ns`` a row, with what follows when it has no room (``suspension.Suspensions``).
+    """
+
+    admission: Admission = OWN_ADMISSION
+    tier_rows: int = 0
+    write_ns: int = 0
+    read_ns: int = 0
+    fallback: Mode = Mode.RECOMPUTE
+
+    def owner(self, workload: WorkloadManifest) -> Owner | None:
+        """The owner that a workload under these rules needs; None when nothing is there to own."""
+        if not workload.counted:
+            return None
+        return Owner(workload, Tier(self.tier_rows, self.write_ns, self.read_ns) if workload.preserve else None, self.fallback)
+
+
+NO_RULES: Final = MemoryRules()
 
 
 class Owner:

@@ -17,6 +17,8 @@ from harness.reference.tier import WRITE, Tier
 from harness.reference.transition import set_suspended
 from harness.reference.validate import ContractError, refusal, require
 
+NO_ROOM: Final = -1
+"""Reason for which a request is ended here; no policy may give it."""
 REFUSED: Final = -1
 """Preserved rows of a suspended request for which the tier had no room: what it holds stays on the device."""
 

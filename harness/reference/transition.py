@@ -92,6 +92,13 @@ def cancel(state: SchedulerState, handles: Iterable[int], block: int = 1) -> Sch
     )
 
 
+def refuse(state: SchedulerState, handles: list[int], reason: int, block: int = 1) -> SchedulerState:
+    """End live requests on the server's side: a terminal generation of each, and a word to whoever waits for them."""
+    after = cancel(state, handles, block)
+    named = np.array((handles, [reason] * len(handles)), np.int64)
+    return after._replace(finished=join((state.finished, after.finished)), declined=np.concatenate((state.declined, named), axis=1))
+
+
 def _successors(ended: Table) -> Table:
     cells = ended.cells.copy()
     cells[GENERATION] += 1

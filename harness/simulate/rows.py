@@ -8,7 +8,7 @@ import pyarrow as pa
 from harness.record.schema import REQUESTS, SAMPLES, EventKind
 from harness.reference.table import FINISH_REASONS, Int64
 from harness.simulate.offered import Offered
-from harness.simulate.virtual import CLIENT_STOP, COMPLETE, COUNTERS, DECLINED, GAUGES, NEVER_DUE, NEVER_SENT, Simulated
+from harness.simulate.virtual import CLIENT_STOP, COMPLETE, DECLINED, NEVER_DUE, NEVER_SENT, Simulated
 
 
 def request_table(offered: Offered, run: Simulated) -> pa.Table:
@@ -49,7 +49,7 @@ def request_table(offered: Offered, run: Simulated) -> pa.Table:
 
 def sample_table(run: Simulated) -> pa.Table:
     """server_metrics.parquet (columns SAMPLES): gauges and counters four times a virtual second."""
-    names = (*GAUGES, *COUNTERS, "cached_tokens_total")
+    names = (*run.sampled, "cached_tokens_total")
     values = np.array(run.samples, np.float64).reshape(len(run.samples), -1)
     filled = np.concatenate((values[:, 1:], np.zeros((len(values), 1))), axis=1)  # there is no prefix cache: none is cached
     stamps = np.array([sample[0] for sample in run.samples], np.int64)

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.record.schema import EndKind
+from harness.reference.accounts import NAMES, account_values
 from harness.reference.contract import COMPUTED_AFTER, EMITTED_AFTER, EMITTED_BEFORE, TERMINAL, Authorized, IterationResult, SchedulerState
 from harness.reference.deployment import NO_DECLINED
 from harness.reference.engine import Core
 from harness.reference.execute import Truths, execute
 from harness.reference.foreign import next_receipt_ns
+from harness.reference.owner import Owner
 from harness.reference.table import HANDLE, Int64, Table, Terminal, all_zero
 from harness.reference.tokens import Truth
 from harness.simulate.offered import NEVER, Arrivals, Offered
@@ -28,7 +30,10 @@ SAMPLE_NS = 250_000_000
 """Four samples a second of the declared gauges, as the sampler takes of a real server."""
 
 GAUGES = ("requests_running", "requests_waiting", "kv_usage_ratio")
-COUNTERS = ("requests_finished_total", "requests_aborted_total", "prompt_tokens_total", "generation_tokens_total", "preemptions_total")
+COUNTERS = (
+    "requests_finished_total", "requests_aborted_total", "prompt_tokens_total", "generation_tokens_total", "preemptions_total",
+    "recomputed_rows_total",
+)  # fmt: skip
 
 _KINDS = (
     EndKind.DRAIN_END, EndKind.COMPLETE, EndKind.CLIENT_STOP, EndKind.CANCELLED, EndKind.HTTP_ERROR, EndKind.NEVER_SENT, EndKind.NEVER_DUE,
@@ -63,7 +68,7 @@ class Simulated:
     """What came of each request (n,) and of each token (tokens,), in order of time; instants ns from the epoch.
 
     ``arrival_ns``: -1 for a turn that never came due. ``end_ns``: -1 when it never came. ``terminal``: Terminal of those served.
-    ``samples`` (s, 1 + gauges + counters): instant and values of ``GAUGES`` and ``COUNTERS``.
+    ``samples`` (s, 1 + names): instant and values under ``sampled``: ``GAUGES``, ``COUNTERS`` and what an owner counts.
     """
 
     arrival_ns: Int64
@@ -76,19 +81,22 @@ class Simulated:
     counts: Counts
     state: SchedulerState
     door: Door
+    sampled: tuple[str, ...] = (*GAUGES, *COUNTERS)
 
     def kinds(self) -> list[str]:
         """End of each request in the record's vocabulary."""
         return [_KINDS[code].value for code in self.kind.tolist()]
 
 
-def simulate(core: Core, offered: Offered, *, until_ns: int, door: Door | None = None, sample_ns: int = SAMPLE_NS) -> Simulated:
+def simulate(
+    core: Core, offered: Offered, *, until_ns: int, door: Door | None = None, sample_ns: int = SAMPLE_NS, owner: Owner | None = None
+) -> Simulated:
     """Run ``offered`` from instant 0 until everything ended or ``until_ns``, whichever comes first.
 
-    Every plan and every result is validated. Raises ContractError when the policy breaks the contract.
+    Every plan and every result is validated. ``owner``: the one that the core's memory rules need, new. Raises ContractError when the policy breaks the contract.
     """
     with _collector_paused():
-        return _Run(core, offered, until_ns, door or Door(), sample_ns).go()
+        return _Run(core, offered, until_ns, door or Door(), sample_ns, owner).go()
 
 
 @contextlib.contextmanager
@@ -106,7 +114,7 @@ def _collector_paused() -> Iterator[None]:
 class _Run:
     """One simulation while it runs."""
 
-    def __init__(self, core: Core, offered: Offered, until_ns: int, door: Door, sample_ns: int) -> None:
+    def __init__(self, core: Core, offered: Offered, until_ns: int, door: Door, sample_ns: int, owner: Owner | None) -> None:
         count = len(offered)
         self.core, self.offered, self.until_ns, self.door, self.sample_ns = core, offered, until_ns, door, sample_ns
         self.counts = Counts()
@@ -127,7 +135,8 @@ class _Run:
         self.stamps: list[int] = []
         self.samples: list[tuple[float, ...]] = []
         self.next_sample = 0
-        self.deployed, self.declines = core.workload.deployment is not None, core.policy.declines
+        self.owner = owner
+        self.deployed, self.declines = core.workload.deployment is not None, core.policy.declines or owner is not None
 
     def go(self) -> Simulated:
         """Run to the end."""
@@ -136,7 +145,9 @@ class _Run:
             self._cut(now)
             if self.deployed:
                 self.state = self.core.receive(self.state, now)
-            self.state, authorized, cost_ns, preempted = self.core.settle(self.state)
+            if self.owner is not None:
+                self.state = self.core.due(self.state, now, self.owner)
+            self.state, authorized, cost_ns, preempted = self.core.settle(self.state, self.owner)
             if self.declines:
                 self._declined(now)
             self.counts.preemptions += preempted
@@ -156,7 +167,7 @@ class _Run:
             self.counts.preemptions += len(authorized.plan.preempt.at)
             self.counts.iterations += 1
             self.counts.intervals += len(authorized.plan.work.at)
-            self.state = self.core.publish(self.state, authorized, result, done)
+            self.state = self.core.publish(self.state, authorized, result, done, self.owner)
             self._note(authorized, result, done)
             if self.declines:
                 self._declined(done)
@@ -178,7 +189,7 @@ class _Run:
         if gone or new is not None:
             self.alive.difference_update(gone)
             self.counts.aborted += len(gone)
-            self.state = self.core.cut(self.state, now, new, gone)
+            self.state = self.core.cut(self.state, now, new, gone, owner=self.owner)
         elif self.state.now_ns != now:
             self.state = self.state._replace(now_ns=now)
         self.seen_waiting = len(self.state.waiting) + len(self.state.suspended)
@@ -223,7 +234,8 @@ class _Run:
             return now
         cancel = self.cancels[0][0] if self.cancels else NEVER
         receipt = next_receipt_ns(self.state) if self.deployed else NEVER
-        return min(self.arrivals.next_ns(), cancel, receipt)
+        here = None if self.owner is None else self.owner.next_ns
+        return min(self.arrivals.next_ns(), cancel, receipt, NEVER if here is None else here)
 
     def _note(self, authorized: Authorized, result: IterationResult, done: int) -> None:
         """Keep the stamps of what was emitted, and see who ended."""
@@ -277,7 +289,9 @@ class _Run:
     def _values(self) -> tuple[float, ...]:
         counts, capacity = self.counts, self.core.workload.budgets.kv_capacity
         gauges = (len(self.state.running), self.seen_waiting, self.state.held_rows / capacity)
-        return (*gauges, counts.finished, counts.aborted, counts.prompt_tokens, counts.generation_tokens, counts.preemptions)
+        known = (*gauges, counts.finished, counts.aborted, counts.prompt_tokens, counts.generation_tokens, counts.preemptions)
+        accounts = () if self.owner is None else account_values(self.state, self.owner)
+        return (*known, self.state.recomputed_rows, *accounts)
 
     def _close(self) -> Simulated:
         """Whatever has no end yet is open, was never sent, or never came due."""
@@ -294,5 +308,5 @@ class _Run:
         self.samples.append((self.until_ns, *self._values()))
         return Simulated(
             self.arrival_ns, self.end_ns, self.kind, self.terminal, requests.compress(seen), stamps.compress(seen),
-            self.samples, self.counts, self.state, self.door,
+            self.samples, self.counts, self.state, self.door, (*GAUGES, *COUNTERS, *(() if self.owner is None else NAMES)),
         )  # fmt: skip
