@@ -27,12 +27,12 @@ class Stage:
 
     fd = 3
 
-    def __init__(self) -> None:
+    def __init__(self, policy: str = "vllm-shaped-fcfs", costs: CostModel | None = None, **parameters: int) -> None:
         self.clock = VirtualClock(START)
         self.armed: int | None = None
         self.soon: list[Callable[[], None]] = []
         self.got: list[tuple[int, str | None]] = []
-        engine = Engine(make_policy("vllm-shaped-fcfs"), Budgets(8, 2, 100), CostModel(4 * MS, 0, 0, 0))
+        engine = Engine(make_policy(policy, parameters), Budgets(8, 2, 100), costs or CostModel(4 * MS, 0, 0, 0))
         self.driver = Driver(engine, self.clock, self, self)  # type: ignore[arg-type]
 
     def add_reader(self, _fd: int, callback: Callable[[], None]) -> None:
@@ -56,8 +56,8 @@ class Stage:
     def decline(self, reason: str) -> None:
         self.got.append((self.clock.now_ns() - START, reason))
 
-    def submit(self, name: str = "r", tokens: int = 3) -> None:
-        self.driver.engine.submit(name, 4, tokens, Truth(1, None))
+    def submit(self, name: str = "r", tokens: int = 3, arrival_ns: int = 0) -> None:
+        self.driver.engine.submit(name, 4, tokens, Truth(1, None), arrival_ns=arrival_ns)
         self.driver.attach(name, self)
         while self.soon:
             self.soon.pop()()

@@ -83,16 +83,16 @@ class DistServeLike(Policy):
         )  # fmt: skip
 
     def _decodes(self, pools: Pools, state: SchedulerState) -> tuple[Int64, Int64]:
-        """Positions that decode, and of those that give way from the tail because the decode pool is full."""
+        """Positions that decode, and of those who give way from the tail because the decode pool is full; who is on the way may as well."""
         running = state.running
-        ready = ((running.phase == _DECODE) & (running.ready == 1)).nonzero()[0]
-        held = int(running.resident.compress(decode_side(running, state.foreign)).sum())
-        gone: list[int] = []
-        left = ready.tolist()
-        while left and held + min(len(left), pools.decode_sequences) > pools.decode_kv:
+        there = decode_side(running, state.foreign)
+        held = int(running.resident.compress(there).sum())
+        left, gone = there.nonzero()[0].tolist(), list[int]()
+        ready = running.ready.tolist()
+        while left and held + min(sum(ready[at] for at in left), pools.decode_sequences) > pools.decode_kv:
             gone.append(left.pop())
             held -= int(running.resident[gone[-1]])
-        return positions(left[: pools.decode_sequences]), positions(sorted(gone))
+        return positions([at for at in left if ready[at]][: pools.decode_sequences]), positions(sorted(gone))
 
     def _let_in(self, workload: WorkloadManifest, pools: Pools, state: SchedulerState, gone: int) -> Int64:
         """Positions among suspended, then waiting requests that come into the prefill pool: all their rows fit beside what is held there.
