@@ -68,6 +68,7 @@ def analyze_searches(records: Sequence[RunRecord], analyzed: Analyzed) -> Search
     """
     search = _one_search(records)
     found, sides, contexts = [], [], {}
+    shared = _shared(analyzed)
     for arm in sorted({record.spec.arm.name for record in records}):
         own = [(cell, context) for cell, context in analyzed if cell.arm == arm]
         locating = [r for r in records if r.spec.arm.name == arm and r.spec.probe is not None and r.spec.probe.discarded]
@@ -75,9 +76,17 @@ def analyze_searches(records: Sequence[RunRecord], analyzed: Analyzed) -> Search
         found.append(capacity)
         if own:
             context = CellContext([run for _, c in own for run in c.runs], own[0][1].spec)
-            sides.append(_side(capacity, search, own, context))
+            sides.append(_side(capacity, search, own, context, shared))
             contexts[arm] = context
     return Searched(tuple(found), tuple(sides), contexts)
+
+
+def _shared(analyzed: Analyzed) -> frozenset[int]:
+    """Replicates that every arm of the grid has."""
+    by_arm: dict[str, set[int]] = {}
+    for cell, _ in analyzed:
+        by_arm.setdefault(cell.arm, set()).update(run.replicate for run in cell.runs)
+    return frozenset(set.intersection(*by_arm.values())) if by_arm else frozenset()
 
 
 def _one_search(records: Sequence[RunRecord]) -> Search:
@@ -138,7 +147,7 @@ def _degrees(pins: Pins) -> int:
     return pins.parallelism.tensor * pins.parallelism.pipeline * pins.parallelism.data
 
 
-def _side(found: ArmCapacity, search: Search, own: Analyzed, context: CellContext) -> CellAnalysis:
+def _side(found: ArmCapacity, search: Search, own: Analyzed, context: CellContext, shared: frozenset[int]) -> CellAnalysis:
     """The arm as one cell: its figures are its capacity, its runs the trace replicates that crossed.
 
     Under a declared second stage only the first stage's replicates are paired: their number does not depend on what they show.
@@ -170,7 +179,7 @@ def _side(found: ArmCapacity, search: Search, own: Analyzed, context: CellContex
         outcomes=outcomes,
         figures=found.estimate.figures,
         checks=(),
-        coordinates=search_coordinates([run.record for run in context.runs], search),
+        coordinates=search_coordinates([run.record for run in context.runs], search, shared),
         design_effect=None,
         loop=loop_name(spec.workload),
         groups=(),

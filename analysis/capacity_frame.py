@@ -21,15 +21,17 @@ def search_words(search: Search) -> str:
     return f"{100 * search.attainment:g}% of requests, searched from {search.start:g} to {search.limit:g}{unit}"
 
 
-def search_coordinates(grid: Sequence[RunRecord], search: Search) -> dict[str, Coordinate]:
+def search_coordinates(grid: Sequence[RunRecord], search: Search, shared: frozenset[int]) -> dict[str, Coordinate]:
     """Merge the coordinates of an arm's grid runs without the load of each, and add those of the result: its load is the search.
 
     Schedules of one draw at other loads are other bytes, so a replicate is known by its draw: the root seed of its random numbers, and
-    where its part of the trace begins.
+    where its part of the trace begins. ``shared``: replicates that every arm has; what is planned to differ between replicates is compared
+    over those, since a second stage may give arms more of them, and a search that is cut fewer.
     """
     frames = [(record.spec.replicate, _without_load(record)) for record in grid]
-    found = merge_runs(frames)
-    for name in BY_REPLICATE:
+    paired = [(replicate, frame) for replicate, frame in frames if replicate in shared] or frames
+    found = merge_runs(frames) | {name: value for name, value in merge_runs(paired).items() if name in BY_REPLICATE}
+    for name in sorted(BY_REPLICATE):
         split = _split(name, frames)
         if split is not None:
             found[name] = Unknown(reason=f"replicate {split} has more than one {name} over its load points")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from analysis.capacity import Done, History, Probe, ProbeRun, next_probe
 from analysis.capacity_answers import answer_of
 from harness.manifest import PlannedRun, Searches
-from harness.record.reader import read_run
+from harness.record.reader import latest_sealed, read_run
 from workloads.seeds import generator
 
 Key = tuple[str, int]
@@ -30,7 +30,10 @@ def measured_answer(attempt: Path) -> ProbeRun:
 
 @dataclass(frozen=True, slots=True)
 class ArmSearch:
-    """One arm's search so far. ``asked``: the next probe, or the end; ``starts``: server starts begun; ``block``: what the last one serves."""
+    """One arm's search so far.
+
+    ``asked``: the next probe, or the end. ``starts``: server starts begun; ``block``: what the last one serves.
+    """
 
     arm: str
     history: History
@@ -62,7 +65,7 @@ def _block(probe: Probe) -> tuple[str, int]:
 
 
 class SearchState(NamedTuple):
-    """Where one arm's search stands, in words. ``rates``: of its grid once that is complete."""
+    """Where one arm's search stands. ``state``: locate, grid, finished or ended early; ``reason``: what is next, or how it ended."""
 
     arm: str
     state: str
@@ -144,6 +147,13 @@ class SearchAgenda:
         place = self._searches.arms.index(at.arm)
         drawn = generator(self._searches.search.order_seed, "turn", phase, replicate, made).permutation(len(self._searches.arms))
         return int(phase == "grid"), replicate, made, int(drawn[place])
+
+
+def search_states(searches: Searches, folder: Path) -> list[SearchState]:
+    """Where every search of the campaign in ``folder`` stands, read off what is sealed there."""
+    agenda = SearchAgenda(searches, latest_sealed(folder))
+    agenda.next()
+    return agenda.states()
 
 
 def _state(at: ArmSearch, unit: str) -> SearchState:

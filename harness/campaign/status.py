@@ -20,13 +20,13 @@ class RunStatus(NamedTuple):
 
 
 def campaign_status(folder: Path) -> list[RunStatus]:
-    """Return the state of every planned replicate, in the planned order."""
+    """Return the state of every planned replicate, in the planned order; of a search, which plans none, that of every run it made."""
     sealed = latest_sealed(folder)
     tries: dict[tuple[str, int], int] = {}
     for path in find_attempts(folder):
         key = (path.parent.parent.name, int(path.parent.name))
         tries[key] = tries.get(key, 0) + 1
-    return [_row(cell, replicate, sealed.keys(), tries) for cell, replicate in read_campaign(folder).planned]
+    return [_row(cell, replicate, sealed.keys(), tries) for cell, replicate in read_campaign(folder).planned or tries]
 
 
 def _row(cell: str, replicate: int, sealed: Container[tuple[str, int]], tries: dict[tuple[str, int], int]) -> RunStatus:

@@ -18,8 +18,9 @@ from harness.campaign.status import campaign_status
 from harness.campaign.virtual import VirtualSettings, simulate_campaign
 from harness.cli.output import OK, answers, console, emit_json, json_option, printable
 from harness.cli.places import results_option, search_path, traces_option
+from harness.cli.searches import campaign_states, search_lines, search_plan, state_lines
 from harness.clock import MonotonicClock
-from harness.manifest import Campaign, PlannedRun, expand, load_manifest, parse_manifest
+from harness.manifest import Campaign, PlannedRun, Searches, expand, load_manifest, parse_manifest
 from harness.observe import host_facts
 from harness.record.journal import read_campaign
 from harness.record.schema import MEASUREMENT_PROTOCOL
@@ -43,9 +44,11 @@ def validate(manifest: Path, as_json: bool) -> int:
     """
     campaign = expand(load_manifest(manifest, known_gates=KNOWN_GATES))
     if as_json:
-        emit_json({"valid": True, "campaign": campaign.name, "digest": campaign.digest, "runs": len(campaign.runs)})
+        most = {} if campaign.searches is None else {"search": search_plan(campaign.searches)}
+        emit_json({"valid": True, "campaign": campaign.name, "digest": campaign.digest, "runs": len(campaign.runs)} | most)
     else:
-        console().print(f"{manifest}: valid; campaign {campaign.name}, {len(campaign.runs)} runs, digest {campaign.digest[:16]}")
+        runs = f"{len(campaign.runs)} runs" if campaign.searches is None else f"at most {campaign.most_runs} runs"
+        console().print(f"{manifest}: valid; campaign {campaign.name}, {runs}, digest {campaign.digest[:16]}")
     return OK
 
 
@@ -69,6 +72,8 @@ def plan(manifest: Path, traces: tuple[Path, ...], as_json: bool) -> int:
     """
     campaign = expand(load_manifest(manifest, known_gates=KNOWN_GATES))
     preflight(campaign, search_path(manifest, traces))
+    if campaign.searches is not None:
+        return _plan_search(campaign, campaign.searches, as_json=as_json)
     rows = plan_rows(campaign)
     total = sum(float(r["load_s"]) for r in rows)
     if as_json:
@@ -80,6 +85,17 @@ def plan(manifest: Path, traces: tuple[Path, ...], as_json: bool) -> int:
         part = f"trace [{window[0]:g}, {window[1]:g}) s" if window else "synthetic"
         out.print(f"{i + 1:4d}  {row['cell']}  replicate {row['replicate']}  start {row['server_start']}  {part}  {row['load_s']:g} s")
     out.print(f"{len(rows)} runs, {total:g} s of load plus server starts")
+    return OK
+
+
+def _plan_search(campaign: Campaign, searches: Searches, *, as_json: bool) -> int:
+    """A search plans no run ahead: say the most that it can come to."""
+    if as_json:
+        found = search_plan(searches)
+        emit_json({"campaign": campaign.name, "digest": campaign.digest, "runs": [], "load_s": found["most_load_s"], "search": found})
+    else:
+        for line in search_lines(searches):
+            console().print(printable(line))
     return OK
 
 
@@ -132,7 +148,7 @@ def resume(campaign_dir: Path, traces: tuple[Path, ...], as_json: bool) -> int:
 
 
 def _run(campaign: Campaign, results: Path, search: tuple[Path, ...], *, as_json: bool) -> int:
-    with _Live(len(campaign.runs), quiet=as_json) as live:
+    with _Live(campaign.most_runs, quiet=as_json) as live:
         settings = Settings(
             results=results,
             search_path=search,
@@ -150,7 +166,7 @@ def _run(campaign: Campaign, results: Path, search: tuple[Path, ...], *, as_json
 
 
 def _simulate(campaign: Campaign, results: Path, search: tuple[Path, ...], *, as_json: bool) -> int:
-    with _Live(len(campaign.runs), quiet=as_json) as live:
+    with _Live(campaign.most_runs, quiet=as_json) as live:
         done = simulate_campaign(campaign, VirtualSettings(results, search, live.say))
     _announce(done, as_json=as_json)
     return OK
@@ -211,13 +227,17 @@ def status(campaign_dir: Path, as_json: bool) -> int:
     """
     rows = campaign_status(campaign_dir)
     counts = Counter(row.state for row in rows)
+    searches = campaign_states(campaign_dir)
     if as_json:
-        emit_json({"runs": [row._asdict() for row in rows], "counts": counts})
+        told = {"searches": [state._asdict() for state in searches]} if searches else {}
+        emit_json({"runs": [row._asdict() for row in rows], "counts": counts} | told)
         return OK
     out = console()
     for row in rows:
         out.print(f"{row.state:12s} {row.cell} replicate {row.replicate}  attempts {row.attempts}")
     out.print(", ".join(f"{n} {state}" for state, n in sorted(counts.items())))
+    for line in state_lines(searches):
+        out.print(printable(line))
     return OK
 
 
