@@ -69,6 +69,11 @@ class Clocks:
         carried = int(self.marks.carried.sum()) if self.gaps_defined else 0
         return int(self.marks.shared.sum()) / carried if carried else float("nan")
 
+    @property
+    def one_token_an_event(self) -> bool:
+        """Whether every event carried one token, so that gaps between tokens are those between events."""
+        return bool((self.marks.carried == self.marks.events).all())
+
     def token_gaps(self, mask: Bools, population: str) -> Pool:
         """Gaps between the tokens of the requests of ``mask`` (n,): tokens of one event have gaps of 0. None unless ``gaps_defined``."""
         return self.gaps.pooled(mask & self.gaps_defined, population, tokens=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ DROPPED_BITS = 9
 
 
 class Ranked(NamedTuple):
-    """Requests with about as many gaps: ``rows`` (q,) of a piece, their ``counts`` (q,), and their gaps in ascending rows, right-aligned."""
+    """Requests with about as many gaps: ``rows`` (q,) of a piece, their ``counts`` (q,), their gaps in ascending rows, right-aligned."""
 
     rows: Int64
     counts: Int64
@@ -138,6 +138,10 @@ class Pool:
         beyond = ranks > self.zeros
         found[beyond] = pick(self.parts, ranks[beyond] - self.zeros - 1)
         return found
+
+    def called(self, population: str) -> Pool:
+        """The same gaps under another name; what is found of one is known of both."""
+        return replace(self, population=population)
 
     @cached_property
     def mean(self) -> float:

@@ -71,7 +71,7 @@ def samples(clocks: Clocks, outcome: OutcomeArray, outcomes: Outcomes) -> dict[s
         "e2e": Sample.of(e2e, COMPLETED),
         "e2e@offered": Sample.of(_with_infinity(e2e, outcomes.offered), OFFERED),
         "tpot": Sample.of(tpot_s(clocks, done), f"{COMPLETED} with at least two tokens"),
-        "tbt": clocks.token_gaps(done, GAPS),
+        "tbt": events.called(GAPS) if clocks.one_token_an_event else clocks.token_gaps(done, GAPS),
         "event_gap": events,
         "slip": Sample.of(_seconds(clocks.send_ns - clocks.arrival_ns, sent), SENT),
     }

@@ -63,7 +63,8 @@ def measure(piece: Piece, due: Deadlines, window: Window) -> tuple[Marks, npt.ND
     gaps, carried = narrow(gaps_of(piece)), _carried(piece)
     longest, tail, event_tail, tenth = _long_gaps(gaps, np.maximum(counts - 1, 0), carried)
     reads, shared, last_read = _reads(piece, gaps)
-    inside, inside_tokens = _inside(piece, carried, window)
+    all_inside = bool((first[has] >= window.start_ns).all() and (last[has] < window.stop_ns).all())
+    inside, inside_tokens = (counts, carried) if all_inside else _inside(piece, window)
     late = late_tokens(piece, carried, first, longest, due)
     columns = (first, last, counts, carried, reads, shared, last_read, longest, tail, event_tail, tenth, inside, inside_tokens, late)
     return Marks(*columns), gaps
@@ -121,10 +122,8 @@ def _reads(piece: Piece, gaps: npt.NDArray[Any]) -> tuple[Int64, Int64, Int64]:
     return reads, by_read.total(np.where(per_read > 1, per_read, 0)), last_read
 
 
-def _inside(piece: Piece, carried: Int64, window: Window) -> tuple[Int64, Int64]:
+def _inside(piece: Piece, window: Window) -> tuple[Int64, Int64]:
     """Events in the measured window and the tokens they carried, each (r,)."""
-    if len(piece.ns) and piece.ns.min() >= window.start_ns and piece.ns.max() < window.stop_ns:
-        return piece.counts, carried
     mask = in_window(piece.ns, window)
     events = piece.total(mask)
     return events, events if piece.single else _known_total(piece, np.where(mask, piece.carried, 0))

@@ -140,7 +140,7 @@ def unjudged(slo: Slo, clocks: Clocks) -> Bools:
 
 
 def tbt_value(rule: TbtRule, clocks: Clocks) -> tuple[Int64, Int64]:
-    """What a TBT rule says of each request, as a quotient of whole numbers (n,) / (n,), ns, so that a gap of exactly the limit is inside it.
+    """What a TBT rule says of each request, as a quotient of whole numbers (n,) / (n,), ns: a gap of exactly the limit is then inside it.
 
     ``every``: the longest gap. ``mean``: TPOT, (tn - t1) / (n - 1). ``p99``: the nearest-rank 99th percentile of its token gaps. ``top10``:
     the mean of the longest tenth of them, rounded up to whole gaps (Mooncake, see ``longest_tenth``). The divisor is 0 without a gap, and

@@ -29,7 +29,14 @@ def integers(table: pa.Table, name: str) -> Int64:
 
 def texts(table: pa.Table, name: str) -> Strings:
     """Column as object array (n,) of str or None."""
-    return np.array([*table.column(name).to_pylist(), None], dtype=object)[:-1]
+    return _texts(table.column(name))
+
+
+def _texts(column: pa.ChunkedArray) -> Strings:
+    """Texts (n,): each different one is made once, and the rows share it."""
+    coded = column.combine_chunks().dictionary_encode()
+    codes = np.asarray(pc.fill_null(coded.indices, MISSING).to_numpy(), dtype=np.int64)
+    return np.array([*coded.dictionary.to_pylist(), None], dtype=object)[codes]
 
 
 def is_any(values: Strings, *wanted: str) -> Bools:
@@ -40,6 +47,9 @@ def is_any(values: Strings, *wanted: str) -> Bools:
 def rows_of(table: pa.Table, request_id: Int64) -> Int64:
     """Row of ``table`` that holds each id (n,), the first one where an id occurs twice; MISSING where none does."""
     ids = integers(table, "request_id")
+    if len(ids) and np.array_equal(ids, np.arange(ids[0], ids[0] + len(ids))):  # numbered in order, as the writer leaves them
+        at = request_id - ids[0]
+        return np.where((at >= 0) & (at < len(ids)), at, MISSING)
     result = np.full(len(request_id), MISSING, dtype=np.int64)
     if len(ids):
         order = np.argsort(ids, kind="stable")
@@ -57,7 +67,7 @@ def planned(table: pa.Table, name: str, request_id: Int64) -> Int64:
 
 def names(table: pa.Table, name: str, request_id: Int64) -> Strings:
     """Values of a text column for ``request_id`` (n,), None for null and for ids the table does not hold."""
-    return np.array([*table.column(name).to_pylist(), None], dtype=object)[rows_of(table, request_id)]
+    return np.append(_texts(table.column(name)), np.array([None], dtype=object))[rows_of(table, request_id)]
 
 
 def waits(schedule: pa.Table) -> Bools:

@@ -115,10 +115,16 @@ def _piece(table: pa.Table, row: int) -> Piece:
         raise UsageError(*(_torn(name, "list lengths differ from event_ns, so no stamp can be tied to a token") for name in torn))
     ns, tokens, kind = (_flat(table, name) for name in EVENT_COLUMNS)
     carries: Bools = (kind == int(EventKind.TOKEN)) & (tokens != 0)
-    whole = Piece(row, lengths["event_ns"], ns, tokens, single=False)
-    carried = tokens[carries]
-    single = bool((carried == 1).all())
-    return Piece(row, whole.total(carries), ns[carries], carried if single else np.maximum(carried, MISSING), single)
+    counts, kept = _kept(lengths["event_ns"], carries), ns[carries]
+    if np.count_nonzero(carries & (tokens == 1)) == len(kept):
+        return Piece(row, counts, kept, np.broadcast_to(np.int64(1), len(kept)), single=True)
+    return Piece(row, counts, kept, np.maximum(tokens[carries], MISSING), single=False)
+
+
+def _kept(lengths: Int64, keep: Bools) -> Int64:
+    """How many events of each request (r,) are kept, of ``lengths`` (r,): by those that are not, for they are few."""
+    dropped = np.searchsorted(np.cumsum(lengths), np.flatnonzero(~keep), side="right")
+    return lengths - np.bincount(dropped, minlength=len(lengths))
 
 
 def _torn(name: str, what: str) -> Problem:
@@ -127,12 +133,11 @@ def _torn(name: str, what: str) -> Problem:
 
 
 def gaps_of(piece: Piece) -> Int64:
-    """Gaps between the events of each request, ns, in row order: one fewer a request than it has events. UsageError when one is negative."""
+    """Gaps between the events of each request, ns, in row order: one fewer than it has events. UsageError when one is negative."""
     start = np.cumsum(piece.counts) - piece.counts
-    between = start[piece.counts > 0][1:] - 1
     gap = np.diff(piece.ns)
     inside = np.ones(len(gap), dtype=bool)
-    inside[between] = False
+    inside[start[piece.counts > 0][1:] - 1] = False
     gap = gap[inside]
     if len(gap) and gap.min() < 0:
         raise UsageError(_torn("event_ns", "stamps of a request run backwards, so no gap between them can be told"))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from analysis.gates.registry import Finding, RunContext, attempt, combine, gate, judge, number, passed
-from analysis.gates.tables import SECOND, by_label, inside, nearest_rank, shares
+from analysis.gates.tables import SECOND, by_label, nearest_rank, shares
 from analysis.model import Claim
 from analysis.samples import AbsentError, need
 from analysis.slos import tightest
 from analysis.virtual import WORDS, in_virtual_time
 from harness.record.coordinates import Known
-from harness.record.schema import EventKind
 
 TIMED = (Claim.LATENCY, Claim.GOODPUT, Claim.CAPACITY)
 
