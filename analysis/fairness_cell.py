@@ -32,10 +32,10 @@ def fairness_of_cell(runs: Replicates) -> CellFairness | None:
         return None
     first = measured[0][2]
     declared = first.declared
-    five, rest = declarations(declared)[:4], declarations(declared)[4:]
+    four, rest = declarations(declared)[:4], declarations(declared)[4:]
     return CellFairness(
         identity=declared.identity,
-        declarations=(*five, ("guarantee", guarantee_words(declared)), *rest),
+        declarations=(*four, *guarantee_words(declared), *rest),
         by_default=measured[0][0].spec.fairness is None,
         shares=_shares(measured),
         gap=_gap(measured),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from analysis.model import Outcomes, Verdict
+from analysis.model import Figure, Outcomes, Verdict
 
 FAIRNESS_METRICS = ("jain_service", "jain_attainment", "attainment_least", "service_gap", "windowed_gap_mean", "windowed_gap_max")
 """What may be ranked; beside them ``windowed_gap_variance`` and ``service_spread``, which describe."""
@@ -82,8 +82,8 @@ class CellFairness:
 class Neighbour:
     """One client's figures in a cell beside those in the same cell without another client: a diagnostic, never ranked.
 
-    ``without``: who is left out of ``alone``. ``low``/``high``: interval of the mean difference of attainment, with minus alone, paired by
-    replicate; None with ``reason``.
+    Pairs are (with, without). ``without``: who is left out of ``alone``. ``difference``: mean attainment alone minus with, over replicates
+    paired by index, and its interval ``low`` to ``high``; None with ``reason``.
     """
 
     client: str
@@ -91,9 +91,9 @@ class Neighbour:
     alone: str
     without: tuple[str, ...]
     offered: tuple[int, int]
-    attainment: tuple[float | None, float | None]
-    ttft_p50_s: tuple[float | None, float | None]
-    ttft_p99_s: tuple[float | None, float | None]
+    attainment: tuple[Figure, Figure]
+    ttft_p50: tuple[Figure, Figure]
+    ttft_p99: tuple[Figure, Figure]
     difference: float | None
     low: float | None
     high: float | None

@@ -181,7 +181,9 @@ def _of_service(found: RunFairness, windows: _Windows | None, fair: Floats, who:
     paired = f"pairs of {who}s while both are eligible" + (f", the {PAIRED} that asked for most" if len(found.who.names) > PAIRED else "")
     gaps = windows.gap if windows else np.zeros(1)
     nothing = alone or ("" if index is not None else "nobody got any service")
+    every = f"measured window, two {who}s or more eligible"
     return [
+        rate("contended_share", "ratio", found.contended, n, every, "", undefined=alone),
         rate("jain_service", "ratio", index or 0.0, n, stamped, f"{n} {who}s", unknown=found.unknown, undefined=nothing),
         rate("service_gap", TOKENS, found.gap.value if found.gap else 0.0, n, paired, "", unknown=found.unknown, undefined=apart),
         rate("windowed_gap_mean", RATE, float(gaps.mean()), n, stamped, seconds, unknown=found.unknown, undefined=narrow),

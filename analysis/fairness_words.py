@@ -10,12 +10,12 @@ from harness.record.spec import RunSpec
 
 _IDENTITY = {"client": "client", "request_class": "request class", "priority": "priority sent with the request"}
 _ELIGIBLE = {
-    "unfinished": "from arrival to the end of its last unfinished request, clipped to the measured window",
-    "waiting": "while some request of it waits for its first token, clipped to the measured window; a queue seen from outside the server",
+    "unfinished": "from arrival to the end of its last unfinished request, within the measured window",
+    "waiting": "while a request of it waits for its first token, as seen from outside the server",
 }
 _PUBLICATION = {
-    "tokens": "completed tokens: a prompt with the first token of its answer, an output token at its stamp; nothing of failed requests",
-    "requests": "completed requests: all of an answer's work at its end; nothing of what did not end as planned",
+    "tokens": "each completed token at its stamp, a prompt with the first; nothing of failed requests",
+    "requests": "all work of an answer when it is complete; nothing of what did not end as planned",
 }
 
 
@@ -37,7 +37,7 @@ def declarations(declared: Fairness) -> tuple[tuple[str, str], ...]:
         ("eligibility interval", _ELIGIBLE[declared.eligible]),
         (
             "service cost",
-            f"w_p = {declared.input_weight:g} a prompt token, cached ones too; w_q = {declared.output_weight:g} an output token",
+            f"w_p = {declared.input_weight:g} a prompt token, cached or not; w_q = {declared.output_weight:g} an output token",
         ),
         ("publication event", _PUBLICATION[declared.publication]),
         ("windows of the windowed gap", f"{_s(declared.window_ns)} wide, every {_s(declared.window_ns // 2)}"),
@@ -46,16 +46,16 @@ def declarations(declared: Fairness) -> tuple[tuple[str, str], ...]:
     )
 
 
-def guarantee_words(declared: Fairness) -> str:
-    """The fifth declaration."""
+def guarantee_words(declared: Fairness) -> tuple[tuple[str, str], ...]:
+    """The fifth declaration, and the premises it is claimed under."""
     own = declared.guarantee
     if own is None:
-        return "none: what is measured is what happened, and bounds nothing"
-    said = ", ".join(f"{name} {_ANSWER[answer]}" for name, answer in own.premises.model_dump().items())
-    return f"VTC, Theorem 4.4: L_input = {own.longest_input}, M = {own.batch_tokens}; premises as declared: {said}"
+        return (("guarantee", "none: what is measured is what happened, and bounds nothing"),)
+    premises = ((f"premise {name.replace('_', ' ')}", _ANSWER[answer]) for name, answer in own.premises.model_dump().items())
+    return (("guarantee", f"VTC, Theorem 4.4, with L_input = {own.longest_input} and M = {own.batch_tokens}"), *premises)
 
 
-_ANSWER = {True: "yes", False: "no", None: "unknown"}
+_ANSWER = {True: "declared to hold", False: "declared not to hold", None: "unknown"}
 
 
 def frame(declared: Fairness) -> str:

@@ -8,7 +8,7 @@ from itertools import product
 from analysis.fairness_model import Neighbour
 from analysis.fairness_run import RunFairness
 from analysis.intervals import t_interval
-from analysis.model import CellAnalysis, Group
+from analysis.model import CellAnalysis, Figure, Group
 from harness.record.canonical import canonical_json
 from harness.record.spec import RunSpec
 
@@ -49,8 +49,8 @@ def _pair(crowded: CellAnalysis, alone: CellAnalysis, measured: Mapping[str, Mea
             without=tuple(n for n in alone.without if n not in crowded.without),
             offered=(with_[name].outcomes.offered, without[name].outcomes.offered),
             attainment=_both("attainment", with_[name], without[name]),
-            ttft_p50_s=_both("ttft_p50", with_[name], without[name]),
-            ttft_p99_s=_both("ttft_p99", with_[name], without[name]),
+            ttft_p50=_both("ttft_p50", with_[name], without[name]),
+            ttft_p99=_both("ttft_p99", with_[name], without[name]),
             difference=sum(lost) / len(lost) if lost else None,
             low=interval.low if interval else None,
             high=interval.high if interval else None,
@@ -60,8 +60,8 @@ def _pair(crowded: CellAnalysis, alone: CellAnalysis, measured: Mapping[str, Mea
         )
 
 
-def _both(metric: str, a: Group, b: Group) -> tuple[float | None, float | None]:
-    return a.figures[metric].value, b.figures[metric].value
+def _both(metric: str, a: Group, b: Group) -> tuple[Figure, Figure]:
+    return a.figures[metric], b.figures[metric]
 
 
 def _attainment(runs: Measured) -> dict[str, dict[int, float]]:

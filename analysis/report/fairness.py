@@ -14,18 +14,22 @@ SIDE_BY_SIDE = "Fairness side by side"
 NEIGHBOURS = "Neighbours: with and without"
 
 _METRICS = (
+    ("contended_share", "Contended"),
     ("jain_service", "Jain, service"),
-    ("jain_attainment", "Jain, attainment"),
-    ("attainment_least", "Least attainment"),
-    ("service_gap", "Widest service gap"),
-    ("windowed_gap_mean", "Windowed gap, mean (per s)"),
-    ("windowed_gap_max", "Windowed gap, max (per s)"),
-    ("windowed_gap_variance", "Windowed gap, variance"),
-    ("service_spread", "Accumulated spread"),
+    ("jain_attainment", "Jain, attained"),
+    ("attainment_least", "Least attained"),
+    ("service_gap", "Widest gap"),
+    ("windowed_gap_mean", "Windowed gap"),
+    ("windowed_gap_max", "its max"),
+    ("windowed_gap_variance", "its variance"),
+    ("service_spread", "Spread"),
 )
 
-GLANCE_SHARES = 6
-"""Identities of a cell that a terminal shows."""
+_GLANCE = frozenset(metric for metric, _ in _METRICS[:6])
+"""What a terminal has room for."""
+
+GLANCE_ROWS = 24
+"""Rows of a terminal beyond which who got what is left to the report; outcomes by client stand above it anyway."""
 
 FOLDED = 30
 """Rows beyond which who got what is shown on demand."""
@@ -39,14 +43,17 @@ def fairness_tables(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
     near = (_neighbours(c.neighbours, unit),) if c.neighbours else ()
     if not found:
         return near
-    return (_side_by_side(found), *near, _shares(found, None), _declared(found), _gaps(found))
+    return (_side_by_side(found, None), *near, _shares(found), _declared(found), _gaps(found))
 
 
 def fairness_glance(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
     """What of it a terminal shows: cells side by side, neighbours, who got what, and the declarations."""
     found = _found(c)
-    near = (_neighbours(c.neighbours, unit),) if c.neighbours else ()
-    return (_side_by_side(found), *near, _shares(found, GLANCE_SHARES), _declared(found)) if found else near
+    near = (_brief(_neighbours(c.neighbours, unit)),) if c.neighbours else ()
+    if not found:
+        return near
+    shares = _brief(_shares(found))
+    return (_side_by_side(found, _GLANCE), *near, *([shares] if len(shares.rows) <= GLANCE_ROWS else []), _declared(found))
 
 
 def _found(c: CampaignAnalysis) -> Found:
@@ -56,8 +63,8 @@ def _found(c: CampaignAnalysis) -> Found:
     return found if some else []
 
 
-def _side_by_side(found: Found) -> Table:
-    metrics = [(m, title) for m, title in _METRICS if any(m in cell.figures for cell, _ in found)]
+def _side_by_side(found: Found, only: frozenset[str] | None) -> Table:
+    metrics = [(m, title) for m, title in _METRICS if (only is None or m in only) and any(m in cell.figures for cell, _ in found)]
     places = {m: decimals_for(cell.figures[m].value for cell, _ in found if m in cell.figures) for m, _ in metrics}
     rows = []
     for cell, f in found:
@@ -65,22 +72,28 @@ def _side_by_side(found: Found) -> Table:
         bound = f.bound.verdict.value if f.bound.value is not None else "none claimed" if f.bound.charge is None else "no bound"
         rows.append((clean(cell.cell), *numbers, _starved(f), *_inverted(f.inversions), bound))
     header = ("Cell", *(title for _, title in metrics), "Starved", "Inversions", "under aging", "VTC bound")
-    why = [
-        f"{clean(x.metric)} {x.status}: {clean(x.reason)}"
-        for cell, _ in found
-        for m, _ in metrics
-        for x in [cell.figures.get(m)]
-        if x and x.reason
-    ]
     notes = [
-        "Service in weighted tokens; means over replicates, intervals with every figure.",
-        "Jain's index of service knows no demand: a client that asks for little lowers it.",
-        "Starved: replicates in which an identity was, of all. Inversions: first tokens while a better priority waited, an upper bound.",
-        *(f"{text}." for text in dict.fromkeys(why)),
+        "Means over replicates, intervals with every figure. Gaps and spread in weighted tokens, windowed gaps per second.",
+        "Contended: share of the window in which two or more were eligible; where it is small, nothing here tells of a scheduler.",
+        "Jain's index of service knows no demand: a client that asks for little lowers it. Starved: in how many replicates.",
+        *(["Inversions: first tokens while a better priority waited, an upper bound."] if any(r[-3] for r in rows) else []),
+        *_absences(found, [m for m, _ in metrics]),
         *dict.fromkeys(f"Inversions: {clean(f.inversions.reason)}." for _, f in found if f.inversions.reason),
         *dict.fromkeys(f"Bound in {clean(cell.cell)}: {clean(f.bound.reason)}." for cell, f in found if f.bound.charge is not None),
     ]
     return _tidy(Table(SIDE_BY_SIDE, header, tuple(rows), frozenset(range(1, len(header) - 1)), " ".join(notes)))
+
+
+def _absences(found: Found, metrics: Sequence[str]) -> Iterable[str]:
+    """Why figures have no value, each reason once with the metrics and cells it takes."""
+    why: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
+    for cell, _ in found:
+        for figure in (cell.figures[m] for m in metrics if m in cell.figures):
+            if figure.status != "ok":
+                names, cells = why.setdefault((figure.status, clean(figure.reason)), ({}, {}))
+                names[clean(figure.metric)], cells[clean(cell.cell)] = None, None
+    for (status, reason), (names, cells) in why.items():
+        yield f"{', '.join(names)} {status} in {', '.join(cells)}: {reason}."
 
 
 def _tidy(table: Table) -> Table:
@@ -118,24 +131,33 @@ def _inverted(i: Inversions) -> tuple[str, str]:
     return _part(i.static), _part(i.aged)
 
 
-def _shares(found: Found, most: int | None) -> Table:
-    shown = [(cell, f, share) for cell, f in found for share in f.shares[:most]]
+def _shares(found: Found) -> Table:
+    shown = [(cell, share) for cell, f in found for share in f.shares]
+    outcomes = [o for o in Outcome if any(s.outcomes.counts[o] for _, s in shown)]
     header = (
-        *("Cell", identity_words(found[0][1].identity).capitalize(), "Weight", "Asked for", "Got", "Share"),
-        *("Attainment", "Offered", *(o.value.capitalize() for o in Outcome if any(s.outcomes.counts[o] for *_, s in shown))),
+        *("Cell", identity_words(found[0][1].identity).capitalize(), "Weight", "Asked for", "Got", "Share", "Attainment", "Offered"),
+        *(o.value.capitalize() for o in outcomes),
         *("Longest without (s)", "Starved in"),
     )
-    rows = tuple(_share(cell, share, [o for o in Outcome if o.value.capitalize() in header]) for cell, _, share in shown)
-    hidden = sum(len(f.shares) for _, f in found) - len(shown)
+    rows = tuple(_share(cell, share, outcomes) for cell, share in shown)
     notes = [
         "Weighted tokens of the measured window, mean of the replicates; outcomes of the cohort, all replicates together.",
         "Longest without: eligible, and nothing of it completed.",
         *dict.fromkeys(clean(note) for _, f in found for note in f.notes),
-        *([f"{hidden} more in the report."] if hidden else []),
     ]
-    folded = len(rows) > FOLDED
-    table = Table("Service by " + header[1].lower(), header, rows, frozenset(range(2, len(header))), " ".join(notes), folded)
+    table = Table("Service by " + header[1].lower(), header, rows, frozenset(range(2, len(header))), " ".join(notes), len(rows) > FOLDED)
     return table.without_shared(2, "Weight of each:")
+
+
+def _brief(table: Table) -> Table:
+    """The same without what stands above it on a terminal: outcomes by client, and names of cells."""
+    kept = [i for i, name in enumerate(table.header) if name not in _LEFT_OUT]
+    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
+    header = tuple(table.header[i] for i in kept)
+    return Table(table.title, header, rows, frozenset(range(2, len(header))), table.note)
+
+
+_LEFT_OUT = frozenset({"Offered", "In cell", *(o.value.capitalize() for o in Outcome)})
 
 
 def _share(cell: CellAnalysis, s: Share, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
@@ -186,8 +208,8 @@ def _claim(f: CellFairness) -> Iterable[str]:
 
 def _neighbours(found: Sequence[Neighbour], unit: Unit) -> Table:
     header = (
-        *("Client", "Crowded", "Alone", "Offered", "Attainment"),
-        *(f"TTFT p50 ({clean(unit.name)})", f"TTFT p99 ({clean(unit.name)})", "Attainment lost", "Interval"),
+        *("Client", "Cell", "Without", "In cell", "Offered", "Attainment"),
+        *(f"TTFT p50 ({clean(unit.name)})", f"TTFT p99 ({clean(unit.name)})", "Lost", "Interval"),
     )
     rows = tuple(_neighbour(n, unit) for n in found)
     level = ", ".join(sorted({percent(n.level) for n in found}))
@@ -196,7 +218,7 @@ def _neighbours(found: Sequence[Neighbour], unit: Unit) -> Table:
         "With → without. Lost: attainment without minus with, mean over replicates paired by index, with the same requests of this "
         f"client; {level} t interval. A diagnostic between different loads, declared as such: it is never ranked."
     )
-    return Table(NEIGHBOURS, header, rows, frozenset(range(3, len(header))), " ".join([note, *dict.fromkeys(why)]))
+    return Table(NEIGHBOURS, header, rows, frozenset(range(4, len(header))), " ".join([note, *dict.fromkeys(why)]))
 
 
 def _neighbour(n: Neighbour, unit: Unit) -> tuple[str, ...]:
@@ -204,12 +226,12 @@ def _neighbour(n: Neighbour, unit: Unit) -> tuple[str, ...]:
     lost = "unknown" if n.difference is None else number(n.difference, 3)
     interval = "" if n.low is None or n.high is None else f"[{number(n.low, 3)}, {number(n.high, 3)}]"
     return (
-        *(clean(n.client), clean(n.crowded), f"{clean(n.alone)} (without {without})", f"{n.offered[0]} → {n.offered[1]}"),
+        *(clean(n.client), clean(n.crowded), without, clean(n.alone), f"{n.offered[0]} → {n.offered[1]}"),
         _steps(n.attainment, percent),
-        *(_steps(times, lambda s: number(s * unit.factor)) for times in (n.ttft_p50_s, n.ttft_p99_s)),
+        *(_steps(times, lambda s: number(s * unit.factor)) for times in (n.ttft_p50, n.ttft_p99)),
         *(lost, interval),
     )
 
 
-def _steps(values: tuple[float | None, float | None], text: Callable[[float], str]) -> str:
-    return " → ".join("unknown" if v is None else text(v) for v in values)
+def _steps(figures: tuple[Figure, Figure], text: Callable[[float], str]) -> str:
+    return " → ".join(f.status if f.value is None else text(f.value) for f in figures)

@@ -38,6 +38,7 @@ def _lines(view: View) -> Iterator[str]:
         yield from _table(table)
     for title, tables in (
         ("Clients and classes", view.groups),
+        ("Fairness", view.fairness),
         ("What was sent", view.sent),
         ("Every figure", view.numbers),
         ("Gates", view.gates),

@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis.model import CampaignAnalysis, CellAnalysis, Effect, Ranking
 from analysis.report.sent import OUTCOME_ORDER
+from analysis.report.service_plot import service_plots
 from analysis.report.svg import FAINT, PALETTE, Plot, draw
 from analysis.report.words import Unit, clean, decimals_for, number, percent, shorten
 
@@ -34,7 +35,7 @@ def plots(c: CampaignAnalysis, unit: Unit) -> tuple[Plot, ...]:
         own = unit if distribution else Unit("s")
         if any(_points(cell, name, own) for cell in c.cells):
             found.append(_lines(c, name, title, label, own, distribution=distribution))
-    return tuple(found)
+    return (*found, *service_plots(c))
 
 
 def _colour(index: int) -> str:

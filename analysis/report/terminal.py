@@ -7,6 +7,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from analysis.model import CampaignAnalysis
+from analysis.report.fairness import fairness_glance
 from analysis.report.sent import REUSE, group_glance, reuse_matters
 from analysis.report.table import Table
 from analysis.report.view import NOT_PASSED, VerdictView, build_view
@@ -20,8 +21,8 @@ _PLACES = 3
 
 
 def render_terminal(c: CampaignAnalysis, console: Console, *, verdict_only: bool = False) -> None:
-    """Print verdict, outcomes, the numbers at a glance, clients and classes, reuse if there was any to be had, and what stands against a
-    claim; with ``verdict_only`` just the verdict.
+    """Print verdict, outcomes, the numbers at a glance, clients and classes, fairness, reuse if there was any to be had, and what stands
+    against a claim; with ``verdict_only`` just the verdict.
     """
     view = build_view(c)
     console.print(Text(view.verdict.headline, style="bold green" if view.verdict.ranked else "bold red"))
@@ -30,7 +31,7 @@ def render_terminal(c: CampaignAnalysis, console: Console, *, verdict_only: bool
     _verdict(view.verdict, console)
     if verdict_only:
         return
-    for table in (view.outcomes, *view.glance, *group_glance(c, view.unit)):
+    for table in (view.outcomes, *view.glance, *group_glance(c, view.unit), *fairness_glance(c, view.unit)):
         _print(table, console)
     for table in view.sent:
         if table.title == REUSE and reuse_matters(c):

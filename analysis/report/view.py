@@ -24,6 +24,7 @@ from analysis.model import (
     Verdict,
 )
 from analysis.report.next_study import advice_tables
+from analysis.report.fairness import fairness_tables
 from analysis.report.numbers import glance, numbers
 from analysis.report.pairwise import effects_table
 from analysis.report.sent import NEVER, OUTCOME_ORDER, group_tables, run_name, sent_tables
@@ -66,6 +67,7 @@ class View:
     outcomes: Table
     glance: tuple[Table, ...]
     groups: tuple[Table, ...]
+    fairness: tuple[Table, ...]
     sent: tuple[Table, ...]
     numbers: tuple[Table, ...]
     gates: tuple[Table, ...]
@@ -88,6 +90,7 @@ def build_view(c: CampaignAnalysis) -> View:
         outcomes=_outcomes(c),
         glance=(*glance(c, unit), *(() if isinstance(c.verdict, Ranking) else advice_tables(c))),
         groups=group_tables(c, unit),
+        fairness=fairness_tables(c, unit),
         sent=sent_tables(c, unit),
         numbers=numbers(c, unit),
         gates=(*_standing_gates(c), overview),
