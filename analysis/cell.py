@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from analysis.effects import SHARES as RANKED_SHARES
 from analysis.intervals import LOGIT_ABOVE, design_effect, logit_interval, replicate_interval
 from analysis.latency import TAILS, Tail
 from analysis.model import Figure, Interval, Outcome, Outcomes
@@ -29,7 +30,7 @@ _COUNTED = re.compile(r"(.*) = (\d+)")
 """A denominator that counts: its words and its number."""
 
 
-SHARES = frozenset({"attainment", "attainment_completed", "shared_stamp_share", "jain_service", "jain_attainment", "attainment_least"})
+SHARES = RANKED_SHARES | {"attainment_completed", "shared_stamp_share", "contended_share"}
 """Figures that lie in [0, 1] by definition."""
 
 
