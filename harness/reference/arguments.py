@@ -12,7 +12,11 @@ import sys
 from collections.abc import Sequence
 
 from harness.errors import Problem, UsageError
+from harness.reference.admission import Rule
+from harness.reference.memory_arguments import memory_problems
 from harness.reference.registry import make_policy
+from harness.reference.resume import Mode
+from harness.reference.suspension import FALLBACKS
 
 METRICS_NAMES = ("trigpoint", "vllm", "sglang")
 _UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -91,6 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max-model-len", type=count, default=4096, help="prompt plus output, tokens")
     add("--kv-cache-tokens", type=count, default=65536, help="KV capacity, tokens")
     add("--kv-watermark", type=count_or_zero, default=0, help="KV rows held back from admission, tokens")
+    _add_memory(parser)
     add("--prefix-cache-tokens", type=count_or_zero, default=0, help="prompt tokens kept for reuse, beside the KV cache; 0: none")
     add("--prefix-block", type=count, default=16, help="tokens of a block in which prompts are reused")
     add("--cost-base", type=duration_ns, default="4ms", help="duration of an iteration before its rows")
@@ -106,6 +111,18 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_memory(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--kv-block", type=count, default=1, help="KV rows that are given at a time; the last block of a request is partly idle")
+    add("--admission", choices=[rule.value for rule in Rule], default=Rule.OWN.value, help="what is set aside for a request; own: policy's")
+    add("--admission-parameters", type=parameters, default={}, help="percent=90, default=64, learn=0, class.1=200 (outputs of priority 1)")
+    add("--preemption", choices=("recompute", "preserve"), default="recompute", help="what becomes of the rows of one that gives way")
+    add("--swap-tokens", type=count_or_zero, default=0, help="rows that the second tier takes under preemption preserve")
+    add("--swap-write-token", type=duration_ns, default="0", help="time to preserve a row")
+    add("--swap-read-token", type=duration_ns, default="0", help="time to bring a row back")
+    add("--swap-full", choices=[m.value for m in FALLBACKS], default=Mode.RECOMPUTE.value, help="what follows when the tier has no room")
+
+
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse and check what no single flag can check. Raises UsageError with all problems; argparse itself exits with 2."""
     args = make_parser().parse_args(argv)
@@ -114,6 +131,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         make_policy(args.policy, args.policy_parameters)
     except UsageError as error:
         problems += error.problems
+    problems += memory_problems(args)
     if args.kv_cache_tokens < args.max_model_len:
         problems.append(
             Problem(

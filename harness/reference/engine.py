@@ -87,7 +87,7 @@ class Core:
         """Decide until the plan has work or changes nothing: (state it was made from, plan, price in ns, preemptions on the way).
 
         A plan may only preempt (a request that must give way to itself), decline, move layers or call rows back: that takes no time, and
-        the next decision sees what came of it. Each such plan shortens a queue or sets something of a request in motion, so there is an end.
+        the next decision sees what came of it. Each such plan shortens a queue or sets rows of a request in motion, so there is an end.
         """
         preempted = 0
         while True:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from harness.errors import Problem, UsageError
 from harness.reference.contract import Authorized, Budgets, IterationPlan, IterationResult, SchedulerState, WorkloadManifest
@@ -82,6 +82,10 @@ class Completed(NamedTuple):
     now_ns: int
 
 
+ANY_RULE: Final = frozenset({"kv-block", "preemption", "admission"})
+BLOCKS: Final = frozenset({"kv-block"})
+
+
 class Policy:
     """Base of every policy: identity from the card, parameters by name, no memory.
 
@@ -91,6 +95,9 @@ class Policy:
     card: ClassVar[Card]
     declines: ClassVar[bool] = False
     """Whether a plan may decline requests; a server then answers nothing of a request before it was let in."""
+    engine_rules: ClassVar[frozenset[str]] = frozenset()
+    """Memory rules of the engine that its plans keep: ``kv-block`` (room is counted in blocks), ``preemption`` (rows may be preserved) and
+    ``admission`` (the declared rule replaces the policy's own). ``passes`` plans by all of them, whatever the policy does."""
 
     def __init__(self, **parameters: int) -> None:
         _check(self.card, parameters)

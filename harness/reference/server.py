@@ -36,11 +36,11 @@ from harness.reference.api import (
 )
 from harness.reference.arguments import parse
 from harness.reference.connection import Connection, Request
-from harness.reference.contract import Budgets
 from harness.reference.cost import CostModel
 from harness.reference.driver import Driver
 from harness.reference.engine import Engine
 from harness.reference.latencies import Latencies
+from harness.reference.memory_arguments import budgets_of, rules_of
 from harness.reference.metrics import Page
 from harness.reference.prefix import PrefixStore, chain_of
 from harness.reference.registry import make_policy
@@ -66,10 +66,17 @@ class _Answer:
         self._refused = refused
 
     def decline(self, reason: str) -> None:
-        """Answer as a full queue is answered; a policy that declines gets no stream begun before the first token."""
+        """Answer as a full queue is answered; a policy that declines gets no stream begun before the first token.
+
+        A stream that began all the same (a preempted request with no room to be kept in) is cut after an error event.
+        """
         self._done(self._connection)
         error = ApiError(self._refused, f"The scheduler declined the request: {reason}.")
-        self._connection.respond(error.status, error.body())
+        if self._stream and self._begun:
+            self._connection.write(error_event(error.body()))
+            self._connection.close()
+        else:
+            self._connection.respond(error.status, error.body())
 
     def fail(self) -> None:
         """Answer 500; a stream that began is cut after an error event, so that nobody takes it for whole."""
@@ -224,10 +231,10 @@ def _models(args: argparse.Namespace) -> dict[str, Any]:
 
 def make_engine(args: argparse.Namespace) -> Engine:
     """Build the engine the arguments describe. Raises UsageError for an unknown policy."""
-    budgets = Budgets(args.max_num_batched_tokens, args.max_num_seqs, args.kv_cache_tokens, args.kv_watermark)
     costs = CostModel(args.cost_base, args.cost_prefill_token, args.cost_decode_row, args.cost_context_token)
     prefix = PrefixStore(args.prefix_block, args.prefix_cache_tokens) if args.prefix_cache_tokens else None
-    return Engine(make_policy(args.policy, args.policy_parameters), budgets, costs, prefix=prefix)
+    policy = make_policy(args.policy, args.policy_parameters)
+    return Engine(policy, budgets_of(args), costs, prefix=prefix, rules=rules_of(args))
 
 
 def _warm(args: argparse.Namespace) -> None:

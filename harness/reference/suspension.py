@@ -17,6 +17,8 @@ from harness.reference.tier import WRITE, Tier
 from harness.reference.transition import set_suspended
 from harness.reference.validate import ContractError, refusal, require
 
+FALLBACKS: Final = (Mode.RECOMPUTE, Mode.REMAIN_SUSPENDED, Mode.ABORT)
+"""What may follow when the tier has no room."""
 NO_ROOM: Final = -1
 """Reason for which a request is ended here; no policy may give it."""
 REFUSED: Final = -1

@@ -20,6 +20,8 @@ from harness.reference.arguments import parse
 from harness.reference.contract import Budgets
 from harness.reference.cost import CostModel
 from harness.reference.engine import Core, online_workload
+from harness.reference.memory_arguments import budgets_of, declared_rules, rules_of
+from harness.reference.owner import NO_RULES, MemoryRules
 from harness.reference.registry import make_policy
 from harness.reference.tokens import tokenizer_digest
 from harness.simulate.offered import offer
@@ -38,6 +40,7 @@ class EngineSetup:
     max_model_len: int
     parameters: Mapping[str, int] = field(default_factory=dict)
     door: Door = field(default_factory=Door)
+    rules: MemoryRules = NO_RULES
 
     @classmethod
     def from_arguments(cls, argv: Sequence[str]) -> EngineSetup:
@@ -51,11 +54,12 @@ class EngineSetup:
             raise UsageError(Problem("simulate_prefix_cache", what, "set it to 0, or run the arm in real time"))
         return cls(
             args.policy,
-            Budgets(args.max_num_batched_tokens, args.max_num_seqs, args.kv_cache_tokens, args.kv_watermark),
+            budgets_of(args),
             CostModel(args.cost_base, args.cost_prefill_token, args.cost_decode_row, args.cost_context_token),
             args.max_model_len,
             args.policy_parameters,
             Door(waiting=args.max_queue, status=args.overload_status),
+            rules_of(args),
         )
 
     def core(self, workload_id: str) -> Core:
@@ -64,7 +68,9 @@ class EngineSetup:
             what = f"kv_capacity={self.budgets.kv_capacity}: less than max_model_len={self.max_model_len}, one request could never finish"
             raise UsageError(Problem("kv_too_small", what, "raise the capacity or lower max_model_len"))
         policy = make_policy(self.policy, self.parameters)
-        return Core(online_workload(policy, self.budgets, workload_id=workload_id, clock=VIRTUAL_TIME), policy, self.costs)
+        return Core(
+            online_workload(policy, self.budgets, workload_id=workload_id, clock=VIRTUAL_TIME, rules=self.rules), policy, self.costs
+        )
 
     def effective(self) -> dict[str, Any]:
         """Everything that decides a plan or its price, by name: the effective configuration of the engine."""
@@ -74,6 +80,7 @@ class EngineSetup:
             "kv_cache_tokens": budgets.kv_capacity, "kv_watermark": budgets.kv_watermark, "max_model_len": self.max_model_len,
             "cost_base": costs.base_ns, "cost_prefill_token": costs.prefill_token_ns, "cost_decode_row": costs.decode_row_ns,
             "cost_context_token": costs.context_token_ns, "max_queue": door.waiting, "max_live": door.live, "overload_status": door.status,
+            **declared_rules(self.budgets, self.rules),
             **{f"policy_{name}": value for name, value in sorted(make_policy(self.policy, self.parameters).parameters.items())},
         }  # fmt: skip
 
@@ -119,7 +126,8 @@ def simulate_run(attempt: Attempt, run: SimulatedRun) -> str:
     slo = run.spec.slo
     offered = offer(run.schedule, max_model_len=run.setup.max_model_len, ttft_ns=slo.ttft_ns, tbt_ns=slo.tbt_ns)
     core = run.setup.core(f"{run.spec.campaign}/{run.spec.cell}")
-    done = simulate(core, offered, until_ns=run.spec.window.end_ns, door=run.setup.door)
+    owner = run.setup.rules.owner(core.workload)
+    done = simulate(core, offered, until_ns=run.spec.window.end_ns, door=run.setup.door, owner=owner)
     attempt.write_manifest(run.manifest_text)
     attempt.write_spec(run.spec)
     attempt.write_schedule(run.schedule_table)

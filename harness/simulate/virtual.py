@@ -93,7 +93,8 @@ def simulate(
 ) -> Simulated:
     """Run ``offered`` from instant 0 until everything ended or ``until_ns``, whichever comes first.
 
-    Every plan and every result is validated. ``owner``: the one that the core's memory rules need, new. Raises ContractError when the policy breaks the contract.
+    Every plan and every result is validated. ``owner``: the one that the core's memory rules need, which has served nothing. Raises
+    ContractError when the policy breaks the contract.
     """
     with _collector_paused():
         return _Run(core, offered, until_ns, door or Door(), sample_ns, owner).go()

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from harness.reference.contract import IterationPlan, SchedulerState, WorkloadManifest
 from harness.reference.passes import Draft, admit_reserving
-from harness.reference.policy import Card, MethodContract, Policy
+from harness.reference.policy import BLOCKS, Card, MethodContract, Policy
 
 _SEEN = "queues in arrival order, frontiers, declared maxima, terminal events as they come"
 _BASIS = "the seed's A/B/C replay; a teaching policy, no paper's algorithm"
@@ -19,6 +19,7 @@ _LIMITS = (
 class FixedBatch(Policy):
     """A cohort of at most ``sequences`` requests keeps its slots until its last member has ended; only then the next cohort forms."""
 
+    engine_rules = BLOCKS
     card: ClassVar[Card] = Card(
         "fixed-batch", "1", "request-level static batching", _BASIS, ("queue_position",),
         MethodContract(
@@ -41,6 +42,7 @@ class FixedBatch(Policy):
 class IterationRefill(Policy):
     """Slots of requests that ended are given to the next in arrival order at once."""
 
+    engine_rules = BLOCKS
     card: ClassVar[Card] = Card(
         "iteration-refill", "1", "iteration-level membership, nothing else", _BASIS, ("queue_position",),
         MethodContract(

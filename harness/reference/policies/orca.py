@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.reference.contract import IterationPlan, SchedulerState, WorkloadManifest
 from harness.reference.passes import Draft, admit_reserving
-from harness.reference.policy import Card, MethodContract, Parameter, Policy
+from harness.reference.policy import BLOCKS, Card, MethodContract, Parameter, Policy
 from harness.reference.table import ARRIVAL_NS, ORDER
 
 
@@ -18,6 +18,7 @@ class OrcaShaped(Policy):
     ``n_rsrv`` is no counter of the policy: it is the sum of reservations of the running queue, released with the request.
     """
 
+    engine_rules = BLOCKS
     card: ClassVar[Card] = Card(
         "orca-shaped", "1", "ORCA Algorithm 1, Select", "paper, Algorithm 1 as reconstructed by the seed", ("arrival_order",),
         MethodContract(

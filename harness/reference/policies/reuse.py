@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.reference.contract import IterationPlan, SchedulerState, WorkloadManifest
 from harness.reference.passes import SUSPENDED, WAITING, Candidate, Draft, admit_known
-from harness.reference.policy import Card, Completed, MethodContract, Parameter, Policy
+from harness.reference.policy import ANY_RULE, Card, Completed, MethodContract, Parameter, Policy
 from harness.reference.table import Int64, Table
 
 
@@ -26,6 +26,7 @@ def hit_percent(waiting: Table) -> Int64:
 class ReuseGreedy(Policy):
     """The greatest cached share comes in first, for ever."""
 
+    engine_rules = ANY_RULE
     card: ClassVar[Card] = Card(
         "reuse-greedy", "1", "largest prefix hit first", "teaching policy of the seed; no paper's algorithm", ("queue_position",),
         MethodContract(
@@ -54,6 +55,7 @@ def _by_hit(state: SchedulerState) -> Iterator[Candidate]:
 class PrebleLikeQuota(Policy):
     """Two admissions from the group of high hits, one from the other, in turns; a group without members passes its turn on."""
 
+    engine_rules = ANY_RULE
     card: ClassVar[Card] = Card(
         "preble-like-quota", "1", "Preble's local policy: proportional admission over hit groups",
         "teaching quota of the seed; the paper has more groups and a distributed part", ("queue_position",),

@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.reference.contract import IterationPlan, SchedulerState, WorkloadManifest
 from harness.reference.passes import Draft, admit_known, admit_reserving, by_priority, least_favoured
-from harness.reference.policy import Card, MethodContract, Parameter, Policy
+from harness.reference.policy import ANY_RULE, BLOCKS, Card, MethodContract, Parameter, Policy
 from harness.reference.table import ORDER, PRIORITY, Int64, Phase, Table
 
 _DECODE = int(Phase.DECODE)
@@ -18,6 +18,7 @@ _DECODE = int(Phase.DECODE)
 class SarathiShaped(Policy):
     """One prefill chunk anchors the batch, decodes ride in the remaining slots. Without a prompt to process, decodes run alone."""
 
+    engine_rules = BLOCKS
     card: ClassVar[Card] = Card(
         "sarathi-shaped", "1", "SARATHI (2023), decode-maximal batching", "paper, batch composition as reconstructed by the seed",
         ("anchor_rank", "arrival_order"),
@@ -60,6 +61,7 @@ class SarathiShaped(Policy):
 class SarathiServeShaped(Policy):
     """All running decodes, then started prompts, then new ones, within one token budget tau (``budgets.tokens``)."""
 
+    engine_rules = ANY_RULE
     card: ClassVar[Card] = Card(
         "sarathi-serve-shaped", "1", "Sarathi-Serve (OSDI 2024), Algorithm 3", "paper, Algorithm 3 as reconstructed by the seed",
         ("phase_rank", "priority_rank", "arrival_order", "request_id", "request_generation"),

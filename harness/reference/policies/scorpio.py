@@ -11,7 +11,7 @@ from harness.reference.contract import COMPLETED_END, IterationPlan, SchedulerSt
 from harness.reference.deployment import HOPELESS
 from harness.reference.passes import SUSPENDED, WAITING, Candidate, Draft, admit_known
 from harness.reference.policies.slack import deadlines
-from harness.reference.policy import Card, Completed, MethodContract, Parameter, Policy
+from harness.reference.policy import ANY_RULE, Card, Completed, MethodContract, Parameter, Policy
 from harness.reference.table import HANDLE, RESIDENT, Bools, Int64, Phase, Table
 
 _DECODE = int(Phase.DECODE)
@@ -41,6 +41,7 @@ class ScorpioLike(Policy):
     who has a loose gap limit decodes less often.
     """
 
+    engine_rules = ANY_RULE
     card: ClassVar[Card] = Card(
         "scorpio-like-deadline", "2", "SCORPIO: deadline order with rejection, virtual batch size, credit-based batching",
         "mechanisms named by the seed and by the paper's contract as read; its predictor is not taken over", ("queue_position",),

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from harness.reference.contract import IterationPlan, SchedulerState, WorkloadManifest
 from harness.reference.passes import Candidate, Draft, Victim, admit_known, by_priority, least_favoured, tail
-from harness.reference.policy import Card, MethodContract, Parameter, Policy
+from harness.reference.policy import ANY_RULE, Card, MethodContract, Parameter, Policy
 
 _CONTRACT = MethodContract(
     granularity="token rows of one request in one iteration; no scheduler-level phases",
@@ -32,6 +32,7 @@ _BASIS = "vLLM tag v0.23.0 (0fc695f), v1/core/sched/scheduler.py as traced by th
 class VllmShapedFcfs(Policy):
     """Running requests in queue order, the tail gives way when the cache is short; then, unless one gave way, first come first served."""
 
+    engine_rules = ANY_RULE
     card: ClassVar[Card] = Card(
         "vllm-shaped-fcfs", "2", "vLLM V1 scheduler v0.23.0, policy fcfs", _BASIS, ("queue_position",), _CONTRACT,
         (*_LIMITS, "first come first served bounds no waiting time under overload"), _PARAMETERS,

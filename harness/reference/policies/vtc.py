@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.reference.contract import EMITTED_AFTER, EMITTED_BEFORE, PHASE, IterationPlan, Moves, SchedulerState, WorkloadManifest
 from harness.reference.passes import WAITING, Candidate, Draft, admit_reserving
-from harness.reference.policy import Card, Completed, MethodContract, Parameter, Policy
+from harness.reference.policy import BLOCKS, Card, Completed, MethodContract, Parameter, Policy
 from harness.reference.results import service_of
 from harness.reference.table import CLIENT, Int64, Phase, Table
 
@@ -51,6 +51,8 @@ class Counters(NamedTuple):
 
 class _Fair(Policy):
     """Common to both: running requests go on; the least counter's earliest request comes in next."""
+
+    engine_rules = BLOCKS
 
     def plan(self, workload: WorkloadManifest, state: SchedulerState) -> IterationPlan:
         """Serve everybody who runs; let in by counter while declared maxima fit."""
