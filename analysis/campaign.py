@@ -20,6 +20,7 @@ from analysis.groups import group_cell
 from analysis.loops import loop_name
 from analysis.model import CampaignAnalysis, CellAnalysis, Comparison, RunAnalysis
 from analysis.neighbours import neighbours
+from analysis.pareto import front_of
 from analysis.ranking import decide, select_load
 from analysis.run import RunMeasures, measure_run
 from harness.errors import UsageError
@@ -60,6 +61,7 @@ def analyze(records: Sequence[RunRecord], *, incomplete: Sequence[str]) -> Campa
         incomplete=tuple(incomplete),
         provenance=_provenance(records),
         advice=advise(spec.rank, sides, verdict),
+        front=None if searched else front_of(spec.rank, cells, contexts),
         capacities=searched.capacities if searched else (),
         neighbours=neighbours(cells, {name: [(r.record.spec, r.fairness) for r in context.runs] for name, context in contexts.items()}),
     )

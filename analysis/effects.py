@@ -15,8 +15,9 @@ import numpy as np
 from scipy import stats
 
 from analysis.intervals import Floats
-from analysis.model import Effect, EffectVerdict
+from analysis.model import CellAnalysis, Effect, EffectVerdict
 from analysis.significance import permutation, sign_flip
+from harness.record.coordinates import Known
 
 SHARES = frozenset({"attainment", "jain_service", "jain_attainment", "attainment_least"})
 """Metrics in [0, 1], whose margin is absolute."""
@@ -84,6 +85,22 @@ class _Estimate:
     p: float
     units: int
     spread: float
+
+
+def digests_of(cell: CellAnalysis) -> dict[int, str]:
+    """Schedule digest by replicate index, as sealed; empty when unknown."""
+    known = cell.coordinates.get("workload.digests")
+    if not isinstance(known, Known) or not isinstance(known.value, Mapping):
+        return {}
+    return {int(i): str(d) for i, d in known.value.items()}
+
+
+def replicates_of(cell: CellAnalysis, metric: str, name: str) -> Replicates:
+    """Return the figure of every replicate of a cell that has one, with server starts and schedule digests."""
+    runs = {r.replicate: r for r in sorted(cell.runs, key=lambda r: r.replicate)}
+    figures = {i: r.figures.get(metric) for i, r in runs.items()}
+    values = {i: f.value for i, f in figures.items() if f is not None and f.status == "ok" and f.value is not None}
+    return Replicates(name, values, {i: r.server_start for i, r in runs.items()}, digests_of(cell))
 
 
 def pair_up(a: Replicates, b: Replicates, *, same_campaign: bool) -> Pairing:

@@ -418,6 +418,33 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """A cell in the plane of two figures. ``front``: no other is resolved to dominate it; ``shown``: the plane is post_hoc."""
+
+    cell: str
+    arm: str
+    load: str
+    x: Figure | None
+    y: Figure | None
+    standing: Literal["front", "dominated", "shown", "excluded"]
+    dominated_by: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+    """why it is excluded"""
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Cells against two figures; ``level``: of each interval, so that all pairs and both figures hold together."""
+
+    x: str
+    y: str
+    declaration: Declaration
+    level: float
+    margin: float
+    points: tuple[FrontPoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CampaignAnalysis:
     """What a report prints; it decides nothing more."""
 
@@ -434,5 +461,6 @@ class CampaignAnalysis:
     capacities: tuple[ArmCapacity, ...] = ()
     """what the searches of a capacity campaign found, by arm; ``cells`` are then the load points of their grids"""
     neighbours: tuple[Neighbour, ...] = ()
+    front: Front | None = None
     advice: tuple[Advice, ...] = ()
     """for unresolved pairs and wide intervals: how many replicates next"""

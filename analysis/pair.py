@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 from analysis.campaign import cell_in_context, side_of
 from analysis.compare import Side, compare
-from analysis.effects import Frame, Replicates, effect_between
+from analysis.effects import Frame, Replicates, effect_between, replicates_of
 from analysis.gates import CellContext, PairContext, pair_checks
 from analysis.model import CellAnalysis, Comparison, Declaration, Effect, NoiseFloor, Reason
 from analysis.noise import broken_floor, identical, stands_apart, stands_elsewhere, widest
 from analysis.ranking import arm_reasons
 from harness.errors import UsageError
-from harness.record.coordinates import Known
 from harness.record.reader import RunRecord
 from harness.record.spec import RunSpec
 
@@ -37,10 +36,7 @@ class Contender:
 
     def replicates(self, metric: str) -> Replicates:
         """The figure of every replicate that has one, with server starts and schedule digests."""
-        runs = {r.replicate: r for r in self.cell.runs}
-        figures = {i: r.figures.get(metric) for i, r in sorted(runs.items())}
-        values = {i: f.value for i, f in figures.items() if f is not None and f.status == "ok" and f.value is not None}
-        return Replicates(self.side.name, values, {i: r.server_start for i, r in runs.items()}, digests_of(self.cell))
+        return replicates_of(self.cell, metric, self.side.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +60,6 @@ class Versus:
     effect: Effect | None
     reasons: tuple[Reason, ...]
     unit: str
-
-
-def digests_of(cell: CellAnalysis) -> dict[int, str]:
-    """Schedule digest by replicate index, as sealed; empty when unknown."""
-    known = cell.coordinates.get("workload.digests")
-    if not isinstance(known, Known) or not isinstance(known.value, Mapping):
-        return {}
-    return {int(i): str(d) for i, d in known.value.items()}
 
 
 def contender(records: Sequence[RunRecord], metric: str | None, name: str) -> Contender:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from analysis.effects import HIGHER_IS_BETTER, paired_effect
+from analysis.effects import HIGHER_IS_BETTER, paired_effect, replicates_of
 from analysis.fairness_model import ATTAINED, FAIRNESS_METRICS
 from analysis.gates import standing_against
 from analysis.loops import loop_words
@@ -15,11 +15,9 @@ from analysis.model import (
     Claim,
     Comparison,
     Effect,
-    Figure,
     Ranking,
     Reason,
     Refusal,
-    RunAnalysis,
     Standing,
 )
 from analysis.noise import attach, broken_floor, floors_of, identical, stands_apart
@@ -169,10 +167,15 @@ def _pairs(n: int) -> int:
 def _effects(rank: Rank, cells: Sequence[CellAnalysis], *, family: int) -> tuple[list[Effect], list[Reason]]:
     effects, reasons = [], []
     for a, b in combinations(cells, 2):
-        values = (_by_replicate(a.runs, rank.metric), _by_replicate(b.runs, rank.metric))
-        starts = (_starts(a), _starts(b))
+        one, two = (replicates_of(c, rank.metric, c.arm) for c in (a, b))
         effect = paired_effect(
-            rank.metric, (a.arm, b.arm), values, margin=rank.margin, confidence=rank.confidence, family=family, starts=starts
+            rank.metric,
+            (a.arm, b.arm),
+            (one.values, two.values),
+            margin=rank.margin,
+            confidence=rank.confidence,
+            family=family,
+            starts=(one.starts, two.starts),
         )
         if effect is None:
             reasons.append(
@@ -185,10 +188,6 @@ def _effects(rank: Rank, cells: Sequence[CellAnalysis], *, family: int) -> tuple
         else:
             effects.append(effect)
     return effects, reasons
-
-
-def _starts(cell: CellAnalysis) -> dict[int, int]:
-    return {run.replicate: run.server_start for run in cell.runs}
 
 
 def _qualified(
@@ -204,15 +203,6 @@ def _qualified(
     adjusted = holm([1.0 if e.p is None else e.p for e in effects])
     found = [replace(e, p_holm=p) for e, p in zip(attach(effects, floors), adjusted, strict=True)]
     return found, [broken_floor(floor) for floor in floors if stands_apart(floor.effect)]
-
-
-def _by_replicate(runs: Sequence[RunAnalysis], metric: str) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for run in runs:
-        figure: Figure | None = run.figures.get(metric)
-        if figure is not None and figure.status == "ok" and figure.value is not None:
-            found[run.replicate] = figure.value
-    return found
 
 
 def _standings(rank: Rank, cells: Sequence[CellAnalysis], effects: Sequence[Effect]) -> tuple[Standing, ...]:

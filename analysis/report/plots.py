@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis.model import CampaignAnalysis, CellAnalysis, Effect, Ranking
+from analysis.report.front import front_plots
 from analysis.report.sent import OUTCOME_ORDER
 from analysis.report.service_plot import service_plots
 from analysis.report.svg import FAINT, PALETTE, Plot, draw
@@ -30,6 +31,7 @@ _LINES = (
 def plots(c: CampaignAnalysis, unit: Unit) -> tuple[Plot, ...]:
     """Every figure whose data exists, in the order of the report; ``unit`` is the report's unit of latencies."""
     found = [_effects(c.verdict)] if isinstance(c.verdict, Ranking) and c.verdict.effects else []
+    found += front_plots(c, unit)
     found.append(_outcomes(c.cells))
     for name, title, label, distribution in _LINES:
         own = unit if distribution else Unit("s")

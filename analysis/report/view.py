@@ -23,6 +23,7 @@ from analysis.model import (
     Standing,
     Verdict,
 )
+from analysis.report.front import front_tables
 from analysis.report.next_study import advice_tables
 from analysis.report.fairness import fairness_tables
 from analysis.report.numbers import glance, numbers
@@ -88,7 +89,7 @@ def build_view(c: CampaignAnalysis) -> View:
         evidence=_evidence(c),
         verdict=_verdict(c, unit),
         outcomes=_outcomes(c),
-        glance=(*glance(c, unit), *(() if isinstance(c.verdict, Ranking) else advice_tables(c))),
+        glance=(*glance(c, unit), *front_tables(c, unit), *(() if isinstance(c.verdict, Ranking) else advice_tables(c))),
         groups=group_tables(c, unit),
         fairness=fairness_tables(c, unit),
         sent=sent_tables(c, unit),

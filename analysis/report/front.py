@@ -1,0 +1,105 @@
+"""Cells in the plane of two figures: a table of who is on the front, who is dominated by whom, who is left out and why; and a plot."""
+
+from __future__ import annotations
+
+import math
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from analysis.effects import HIGHER_IS_BETTER
+from analysis.model import CampaignAnalysis, Figure, Front, FrontPoint
+from analysis.report.svg import FAINT, PALETTE, Plot, draw
+from analysis.report.table import Table
+from analysis.report.words import Unit, clean, percent, shorten
+
+MARKS = {"front": ("o", PALETTE[0]), "shown": ("o", FAINT), "dominated": ("x", FAINT)}
+_WORDS = {"front": "on the front", "shown": "shown, nothing claimed", "excluded": "left out"}
+
+
+def front_tables(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
+    """The plane as a table; none where the campaign has too few arms and loads. ``unit``: the report's unit of latencies."""
+    front = c.front
+    if front is None:
+        return ()
+    units = _units(front, unit)
+    header = ("Cell", "Load", *(f"{clean(m)}, {clean(u.name)}" for m, u in zip((front.x, front.y), units, strict=True)), "Standing", "Why")
+    rows = tuple(_row(p, units) for p in front.points)
+    return (Table(f"Pareto front: {clean(front.x)} against {clean(front.y)}", header, rows, frozenset({2, 3}), _note(front)),)
+
+
+def _note(front: Front) -> str:
+    if front.declaration != "declared":
+        return "Post hoc: no second figure was declared before the run (rank.against), so points are shown and no front is claimed."
+    beyond = f"better beyond the margin ({percent(front.margin)}) in one figure and better or equivalent in the other"
+    by = f"simultaneous {percent(front.level)} intervals over all pairs and both figures"
+    return f"Dominated: another point is {beyond}, by {by}. What they do not resolve stays on the front."
+
+
+def _units(front: Front, unit: Unit) -> tuple[Unit, Unit]:
+    return _unit([p.x for p in front.points], unit), _unit([p.y for p in front.points], unit)
+
+
+def _unit(figures: list[Figure | None], unit: Unit) -> Unit:
+    name = next((f.unit for f in figures if f is not None), "")
+    return unit if name == "s" else Unit(name)
+
+
+def _row(p: FrontPoint, units: tuple[Unit, Unit]) -> tuple[str, ...]:
+    values = [_value(f, u) for f, u in zip((p.x, p.y), units, strict=True)]
+    why = ", ".join(p.dominated_by) if p.dominated_by else "; ".join(dict.fromkeys(f"{r.code}: {r.text}" for r in p.reasons))
+    return (
+        clean(p.cell),
+        clean(p.load),
+        *values,
+        f"dominated by {len(p.dominated_by)}" if p.dominated_by else _WORDS[p.standing],
+        clean(why),
+    )
+
+
+def _value(figure: Figure | None, unit: Unit) -> str:
+    if figure is None:
+        return "not computed"
+    places = unit.decimals([figure])
+    return f"{unit.value(figure, places)} {unit.interval(figure.interval, places)}".rstrip()
+
+
+def front_plots(c: CampaignAnalysis, unit: Unit) -> tuple[Plot, ...]:
+    """The plane as a plot of every point that takes part, with its intervals; none without two of them."""
+    front = c.front
+    taking = [p for p in front.points if p.standing != "excluded" and _finite(p)] if front else []
+    if front is None or len(taking) < 2:
+        return ()
+    units = _units(front, unit)
+
+    def _paint(canvas: Canvas) -> None:
+        panel = canvas.subplots()
+        for p in taking:
+            _mark(panel, p, units)
+        for set_label, metric, own in ((panel.set_xlabel, front.x, units[0]), (panel.set_ylabel, front.y, units[1])):
+            set_label(f"{clean(metric)}, {clean(own.name)} ({'more' if metric in HIGHER_IS_BETTER else 'less'} is better)")
+        panel.margins(0.12)
+
+    words = "No front is claimed: no second figure was declared before the run."
+    if front.declaration == "declared":
+        words = "Circles: on the front. Crosses: dominated, resolved by intervals."
+    return (Plot("Pareto front", draw(4.0, _paint), f"Bars are each cell's own intervals over replicates. {words}"),)
+
+
+def _finite(p: FrontPoint) -> bool:
+    return all(f is not None and f.value is not None and math.isfinite(f.value) for f in (p.x, p.y))
+
+
+def _mark(panel: Axes, p: FrontPoint, units: tuple[Unit, Unit]) -> None:
+    (x, x_ends), (y, y_ends) = (_scaled(f, u) for f, u in zip((p.x, p.y), units, strict=True) if f is not None)
+    mark, colour = MARKS[p.standing]
+    panel.plot(x_ends, [y, y], color=colour, linewidth=1)
+    panel.plot([x, x], y_ends, color=colour, linewidth=1)
+    panel.plot([x], [y], mark, color=colour, markersize=6)
+    panel.annotate(shorten(clean(p.cell), 30), (x, y), (5, 5), textcoords="offset points", fontsize=8)
+
+
+def _scaled(figure: Figure, unit: Unit) -> tuple[float, list[float]]:
+    value = (figure.value or 0.0) * unit.factor
+    ends = (figure.interval.low, figure.interval.high) if figure.interval else ()
+    return value, [e * unit.factor for e in ends if math.isfinite(e)] or [value, value]
