@@ -13,7 +13,11 @@ from collections.abc import Sequence
 
 from harness.errors import Problem, UsageError
 from harness.reference.admission import Rule
-from harness.reference.memory_arguments import memory_problems
+from harness.reference.contract import Budgets
+from harness.reference.cost import CostModel
+from harness.reference.deployment import Pools
+from harness.reference.memory_arguments import budgets_of, memory_problems
+from harness.reference.policy import Policy
 from harness.reference.registry import make_policy
 from harness.reference.resume import Mode
 from harness.reference.suspension import FALLBACKS
@@ -69,6 +73,13 @@ def parameters(text: str) -> dict[str, int]:
     return {name.strip(): int(value) for name, _, value in pairs}
 
 
+def cost_source(text: str) -> str:
+    """Check ``declared`` or ``fitted:DIGEST:ERROR``: campaign the costs were fitted to, and their median relative error on unseen runs."""
+    if text != "declared" and re.fullmatch(r"fitted:[0-9a-f]{16,64}:\d{1,3}\.\d{1,6}", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: give declared, or what trigpoint policies fit-cost prints, fitted:DIGEST:ERROR")
+    return text
+
+
 def metrics_names(text: str) -> tuple[str, ...]:
     """Parse ``trigpoint,vllm``: engines in whose names /metrics speaks. Our own are always among them, since our adapter reads those."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
@@ -102,6 +113,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--cost-prefill-token", type=duration_ns, default="20us", help="added for each prompt (or rebuilt) row")
     add("--cost-decode-row", type=duration_ns, default="100us", help="added for each decode row")
     add("--cost-context-token", type=duration_ns, default="0", help="added for each KV row that an interval reads")
+    add("--cost-transfer-base", type=duration_ns, default="1ms", help="duration of one movement of KV between pools or tiers")
+    add("--cost-transfer-token", type=duration_ns, default="2us", help="added for each KV row of it, with all its layers")
+    add("--cost-source", type=cost_source, default="declared", help="where these costs are from: declared, or fitted:DIGEST:ERROR")
     add("--max-queue", type=count_or_zero, default=None, help="requests that may wait; more are declined (default: no limit)")
     add("--overload-status", type=int, choices=(429, 503), default=503, help="HTTP status of a declined request")
     add("--max-clients", type=count, default=1024, help="distinct users that are told apart; requests of further ones are declined")
@@ -128,7 +142,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     args = make_parser().parse_args(argv)
     problems: list[Problem] = []
     try:
-        make_policy(args.policy, args.policy_parameters)
+        problems += deployment_problems(make_policy(args.policy, args.policy_parameters), budgets_of(args), args.max_model_len)
     except UsageError as error:
         problems += error.problems
     problems += memory_problems(args)
@@ -159,6 +173,27 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if problems:
         raise UsageError(*problems)
     return args
+
+
+def cost_model(args: argparse.Namespace) -> CostModel:
+    """The declared cost model of a command line."""
+    rows = (args.cost_prefill_token, args.cost_decode_row, args.cost_context_token)
+    return CostModel(args.cost_base, *rows, args.cost_transfer_base, args.cost_transfer_token)
+
+
+def deployment_problems(policy: Policy, budgets: Budgets, max_model_len: int) -> list[Problem]:
+    """Why a policy cannot run on what it would deploy within ``budgets``; empty when it can."""
+    pools = policy.deployment(budgets)
+    if not isinstance(pools, Pools):
+        return []
+    problems = []
+    if budgets.tokens < 2 or budgets.sequences < 2:
+        what = f"max-num-batched-tokens={budgets.tokens} max-num-seqs={budgets.sequences}: two pools step at once, each needs one at least"
+        problems.append(Problem("pool_too_small", what, "raise both to 2 or more"))
+    if max_model_len > min(pools.prefill_kv, pools.decode_kv):
+        what = f"pools of {pools.prefill_kv} and {pools.decode_kv} KV tokens: less than max-model-len={max_model_len} in one of them"
+        problems.append(Problem("pool_too_small", what, "raise --kv-cache-tokens, which both share, or change prefill_percent"))
+    return problems
 
 
 def describe() -> list[dict[str, object]]:

@@ -25,7 +25,7 @@ from harness.reference.contract import (
 from harness.reference.cost import CostModel
 from harness.reference.deployment import NO_DECLINED, REASONS
 from harness.reference.execute import Truths, execute
-from harness.reference.foreign import next_receipt_ns, price_ns, receive, set_in_motion
+from harness.reference.foreign import held_on_device, next_receipt_ns, price_ns, receive, set_in_motion
 from harness.reference.owner import NO_RULES, MemoryRules, Owner
 from harness.reference.policy import Completed, Policy
 from harness.reference.prefix import Chain, PrefixStore, Reuse
@@ -228,7 +228,7 @@ class Engine:
     @property
     def kv_rows(self) -> int:
         """KV rows held now."""
-        return self.state.held_rows
+        return held_on_device(self.core.workload, self.state)
 
     def submit(
         self, request_id: str, prompt_tokens: int, max_output_tokens: int, truth: Truth, *, priority: int = 0, client: str = "",

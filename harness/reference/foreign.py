@@ -60,6 +60,13 @@ def device_rows(deployment: Layered, members: Table, facts: Foreign) -> int:
     return int(members.cells[RESIDENT] @ facts.of(members.cells[HANDLE], deployment.layers))
 
 
+def held_on_device(workload: WorkloadManifest, state: SchedulerState) -> int:
+    """KV rows that take room on the device: of all layers, rounded up, where the layers of a request may be apart."""
+    if not isinstance(workload.deployment, Layered):
+        return state.held_rows
+    return -(-device_rows(workload.deployment, state.running, state.foreign) // workload.deployment.layers)
+
+
 def price_ns(workload: WorkloadManifest, costs: CostModel, plan: IterationPlan) -> int:
     """Duration of one iteration. Two pools step at once, so the longer one decides.
 

@@ -34,9 +34,8 @@ from harness.reference.api import (
     parse_body,
     prompt_ids,
 )
-from harness.reference.arguments import parse
+from harness.reference.arguments import cost_model, parse
 from harness.reference.connection import Connection, Request
-from harness.reference.cost import CostModel
 from harness.reference.driver import Driver
 from harness.reference.engine import Engine
 from harness.reference.latencies import Latencies
@@ -231,7 +230,7 @@ def _models(args: argparse.Namespace) -> dict[str, Any]:
 
 def make_engine(args: argparse.Namespace) -> Engine:
     """Build the engine the arguments describe. Raises UsageError for an unknown policy."""
-    costs = CostModel(args.cost_base, args.cost_prefill_token, args.cost_decode_row, args.cost_context_token)
+    costs = cost_model(args)
     prefix = PrefixStore(args.prefix_block, args.prefix_cache_tokens) if args.prefix_cache_tokens else None
     policy = make_policy(args.policy, args.policy_parameters)
     return Engine(policy, budgets_of(args), costs, prefix=prefix, rules=rules_of(args))

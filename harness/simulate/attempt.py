@@ -16,7 +16,7 @@ from harness.record.schema import SAMPLES
 from harness.record.segments import SUFFIX, disk_refused
 from harness.record.spec import RunSpec
 from harness.reference import ENGINE_VERSION
-from harness.reference.arguments import parse
+from harness.reference.arguments import cost_model, deployment_problems, parse
 from harness.reference.contract import Budgets
 from harness.reference.cost import CostModel
 from harness.reference.engine import Core, online_workload
@@ -24,7 +24,7 @@ from harness.reference.memory_arguments import budgets_of, declared_rules, rules
 from harness.reference.owner import NO_RULES, MemoryRules
 from harness.reference.registry import make_policy
 from harness.reference.tokens import tokenizer_digest
-from harness.simulate.offered import offer
+from harness.simulate.offered import declared_limits, offer
 from harness.simulate.rows import request_table, sample_table
 from harness.simulate.virtual import Door, simulate
 from workloads import Schedule
@@ -32,7 +32,8 @@ from workloads import Schedule
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """The engine under test. ``costs`` is the declared cost model; it stands for no hardware."""
+    """The engine under test. ``costs`` is the declared cost model; it stands for no hardware, also when ``cost_source`` says to which
+    campaign's server it was fitted (``fitted:DIGEST:ERROR``)."""
 
     policy: str
     budgets: Budgets
@@ -55,7 +56,7 @@ class EngineSetup:
         return cls(
             args.policy,
             budgets_of(args),
-            CostModel(args.cost_base, args.cost_prefill_token, args.cost_decode_row, args.cost_context_token),
+            cost_model(args),
             args.max_model_len,
             args.policy_parameters,
             Door(waiting=args.max_queue, status=args.overload_status),
@@ -63,11 +64,16 @@ class EngineSetup:
         )
 
     def core(self, workload_id: str) -> Core:
-        """Build the core. Raises UsageError for an unknown policy or parameter, ``kv_too_small`` when one request could never finish."""
+        """Build the core. Raises UsageError for an unknown policy or parameter, and ``kv_too_small`` or ``pool_too_small`` when one request
+        could never finish.
+        """
         if self.budgets.kv_capacity < self.max_model_len:
             what = f"kv_capacity={self.budgets.kv_capacity}: less than max_model_len={self.max_model_len}, one request could never finish"
             raise UsageError(Problem("kv_too_small", what, "raise the capacity or lower max_model_len"))
         policy = make_policy(self.policy, self.parameters)
+        problems = deployment_problems(policy, self.budgets, self.max_model_len)
+        if problems:
+            raise UsageError(*problems)
         return Core(
             online_workload(policy, self.budgets, workload_id=workload_id, clock=VIRTUAL_TIME, rules=self.rules), policy, self.costs
         )
@@ -79,7 +85,8 @@ class EngineSetup:
             "policy": self.policy, "max_num_batched_tokens": budgets.tokens, "max_num_seqs": budgets.sequences,
             "kv_cache_tokens": budgets.kv_capacity, "kv_watermark": budgets.kv_watermark, "max_model_len": self.max_model_len,
             "cost_base": costs.base_ns, "cost_prefill_token": costs.prefill_token_ns, "cost_decode_row": costs.decode_row_ns,
-            "cost_context_token": costs.context_token_ns, "max_queue": door.waiting, "max_live": door.live, "overload_status": door.status,
+            "cost_context_token": costs.context_token_ns, "cost_transfer_base": costs.transfer_base_ns,
+            "cost_transfer_token": costs.transfer_row_ns, "max_queue": door.waiting, "max_live": door.live, "overload_status": door.status,
             **declared_rules(self.budgets, self.rules),
             **{f"policy_{name}": value for name, value in sorted(make_policy(self.policy, self.parameters).parameters.items())},
         }  # fmt: skip
@@ -123,8 +130,8 @@ def simulate_run(attempt: Attempt, run: SimulatedRun) -> str:
     if run.spec.evidence_class != "synthetic":
         what = f"evidence_class={run.spec.evidence_class}: a simulation measures nothing"
         raise UsageError(Problem("evidence_class", what, "freeze the spec of a simulated run as synthetic"))
-    slo = run.spec.slo
-    offered = offer(run.schedule, max_model_len=run.setup.max_model_len, ttft_ns=slo.ttft_ns, tbt_ns=slo.tbt_ns)
+    limits = declared_limits(run.schedule, run.spec.slo, run.spec.slo_classes)
+    offered = offer(run.schedule, max_model_len=run.setup.max_model_len, limits=limits)
     core = run.setup.core(f"{run.spec.campaign}/{run.spec.cell}")
     owner = run.setup.rules.owner(core.workload)
     done = simulate(core, offered, until_ns=run.spec.window.end_ns, door=run.setup.door, owner=owner)

@@ -20,7 +20,7 @@ from harness.reference.contract import COMPUTED_AFTER, EMITTED_AFTER, EMITTED_BE
 from harness.reference.deployment import NO_DECLINED
 from harness.reference.engine import Core
 from harness.reference.execute import Truths, execute
-from harness.reference.foreign import next_receipt_ns
+from harness.reference.foreign import held_on_device, next_receipt_ns
 from harness.reference.owner import Owner
 from harness.reference.table import HANDLE, Int64, Table, Terminal, all_zero
 from harness.reference.tokens import Truth
@@ -289,7 +289,7 @@ class _Run:
 
     def _values(self) -> tuple[float, ...]:
         counts, capacity = self.counts, self.core.workload.budgets.kv_capacity
-        gauges = (len(self.state.running), self.seen_waiting, self.state.held_rows / capacity)
+        gauges = (len(self.state.running), self.seen_waiting, held_on_device(self.core.workload, self.state) / capacity)
         known = (*gauges, counts.finished, counts.aborted, counts.prompt_tokens, counts.generation_tokens, counts.preemptions)
         accounts = () if self.owner is None else account_values(self.state, self.owner)
         return (*known, self.state.recomputed_rows, *accounts)
