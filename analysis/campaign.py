@@ -23,6 +23,9 @@ from analysis.neighbours import neighbours
 from analysis.pareto import front_of
 from analysis.ranking import decide, select_load
 from analysis.run import RunMeasures, measure_run
+from analysis.scale_cell import slo_scales
+from analysis.series import Series
+from analysis.slos import drawn_limits
 from harness.errors import UsageError
 from harness.record.coordinates import Coordinate
 from harness.record.reader import RunRecord
@@ -76,7 +79,8 @@ def cell_in_context(records: Sequence[RunRecord], metric: str) -> tuple[CellAnal
     """Analyze the replicates of one cell as ``analyze_cell`` does, with what the gates of a pair look at."""
     measured = [(record, measure_run(record)) for record in records]
     contexts = [RunContext(r, m.clocks, m.outcome, m.outcomes, m.figures, m.fairness) for r, m in measured]
-    runs = tuple(_run(c, m) for c, (_, m) in zip(contexts, measured, strict=True))
+    scales, curves = slo_scales(measured)
+    runs = tuple(_run(c, m, curve) for c, (_, m), curve in zip(contexts, measured, curves, strict=True))
     figures, outcomes, design_effect = measure_cell(measured)
     spec = records[0].spec
     coordinates = merge_runs([(r.spec.replicate, r.coordinates) for r in records])
@@ -89,7 +93,7 @@ def cell_in_context(records: Sequence[RunRecord], metric: str) -> tuple[CellAnal
         evidence_class=spec.evidence_class,
         runs=runs,
         outcomes=outcomes,
-        figures=figures,
+        figures=figures | scales,
         checks=cell_checks(context),
         coordinates={**coordinates, **_result(spec, metric)},
         declared=spec.arm.declared,
@@ -98,6 +102,7 @@ def cell_in_context(records: Sequence[RunRecord], metric: str) -> tuple[CellAnal
         groups=(*group_cell(measured, "client"), *group_cell(measured, "request_class")),
         fairness=fairness_of_cell(measured),
         without=spec.workload.without_clients,
+        limits=drawn_limits(spec.slo, spec.slo_classes),
     )
     return analysis, context
 
@@ -122,7 +127,7 @@ def _side(cell: CellAnalysis) -> Side:
     return Side(cell.cell, cell.coordinates, frozenset(cell.declared))
 
 
-def _run(context: RunContext, measures: RunMeasures) -> RunAnalysis:
+def _run(context: RunContext, measures: RunMeasures, curve: Mapping[str, Series]) -> RunAnalysis:
     spec = context.record.spec
     return RunAnalysis(
         path=f"{spec.cell}/{spec.replicate}/{spec.attempt}",
@@ -134,7 +139,7 @@ def _run(context: RunContext, measures: RunMeasures) -> RunAnalysis:
         outcomes=measures.outcomes,
         figures=measures.figures,
         checks=run_checks(context),
-        series=measures.series,
+        series={**measures.series, **curve},
         sent=measures.sent,
     )
 

@@ -242,6 +242,15 @@ class RunAnalysis:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit of an SLO as a plot draws it: ``clock`` it holds for, s, and which requests or rule it belongs to, in words."""
+
+    clock: Literal["ttft", "tbt", "e2e"]
+    seconds: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class CellAnalysis:
     """One arm at one load over its replicates. Figures carry replicate intervals; ``design_effect`` from attainment, None if unknown."""
 
@@ -263,6 +272,7 @@ class CellAnalysis:
     fairness: CellFairness | None = None
     without: tuple[str, ...] = ()
     """clients that this cell was not sent: a control of a neighbour experiment, never ranked"""
+    limits: tuple[Limit, ...] = ()
 
 
 Answer = Literal["equal", "differs_by_declaration", "differs_by_consequence", "different", "unknown"]

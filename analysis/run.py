@@ -53,5 +53,5 @@ def measure_run(record: RunRecord) -> RunMeasures:
     fairness = measure_fairness(record, clocks, outcome, figures)
     figures |= fairness.figures if fairness else {}
     figures = labelled(figures, loop_name(record.spec.workload))
-    series, sent = plot_series(record, clocks, taken), prove(record, clocks)
+    series, sent = plot_series(record, clocks, taken, load), prove(record, clocks)
     return RunMeasures(clocks, outcome, outcomes, figures, series, load, sent, taken, fairness)

@@ -6,30 +6,38 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from analysis.backlog import departures, unfinished
+from analysis.backlog import Overload, departures, unfinished
 from analysis.clocks import Clocks
+from analysis.distributions import ecdf, histogram
 from analysis.planned import MISSING, Int64
-from analysis.tails import POINTS, Floats, Ordered, plotted_ranks
+from analysis.tails import POINTS, Floats, Ordered, Sample
 from harness.clock import NS_PER_S
 from harness.record.reader import RunRecord
 
 Series = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-def plot_series(record: RunRecord, clocks: Clocks, taken: Mapping[str, Ordered]) -> dict[str, Series]:
-    """Return ``ttft_cdf``, ``tbt_cdf``, ``slip_cdf``: (value s, share of values at or below), and ``in_flight``: (s since the epoch, sent
-    and not ended).
+def plot_series(record: RunRecord, clocks: Clocks, taken: Mapping[str, Ordered], load: Overload) -> dict[str, Series]:
+    """Return the parts of distributions that may be shown, and ``in_flight``: (s since the epoch, requests sent and not ended).
+
+    ``ttft_cdf``, ``tbt_cdf``, ``e2e_cdf``, ``slip_cdf`` over completions, ``ttft_offered_cdf`` over the offered cohort: (value s, share at
+    or below). ``ttft_histogram``: (lower end of a column s, requests in it). While the backlog grows those of latencies are empty.
     """
-    cdfs = {f"{name}_cdf": cdf(taken[name]) for name in ("ttft", "tbt", "slip")}
-    return cdfs | {"in_flight": in_flight(record, clocks)}
+    shown = {f"{name.replace('@', '_')}_cdf": _cdf(taken[name], withheld=load.flag) for name in ("ttft", "ttft@offered", "tbt", "e2e")}
+    shown |= {"ttft_histogram": _columns(taken["ttft"], withheld=load.flag), "slip_cdf": _cdf(taken["slip"], withheld=False)}
+    return shown | {"in_flight": in_flight(record, clocks)}
 
 
-def cdf(sample: Ordered) -> Series:
-    """Empirical distribution at evenly spaced ranks, first and last value included; every point is a true point of the step function."""
-    if sample.size == 0:
+def _cdf(sample: Ordered, *, withheld: bool) -> Series:
+    found = ecdf(sample)
+    return ((), ()) if withheld else (_floats(found.values), _floats(found.shares))
+
+
+def _columns(sample: Ordered, *, withheld: bool) -> Series:
+    if withheld or not isinstance(sample, Sample):
         return (), ()
-    ranks = plotted_ranks(sample.size)
-    return _floats(sample.at(ranks)), _floats(ranks / sample.size)
+    found = histogram(sample)
+    return _floats(found.edges), _floats(found.counts)
 
 
 def in_flight(record: RunRecord, clocks: Clocks) -> Series:

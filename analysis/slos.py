@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from analysis.model import Limit
 from analysis.planned import MISSING, Bools, Int64, names
+from harness.clock import NS_PER_S
 from harness.record.reader import RunRecord
 from harness.record.spec import RunSpec, Slo
 
@@ -53,3 +55,15 @@ def describe_slo(slo: Slo, classes: Mapping[str, Slo] | None = None) -> str:
     own = " and ".join(parts) or "completion only"
     # Names are quoted as JSON: a class may be called anything, also like a limit.
     return "; ".join([own, *(f"class {json.dumps(n)}: {describe_slo(s)}" for n, s in sorted((classes or {}).items()))])
+
+
+def drawn_limits(slo: Slo, classes: Mapping[str, Slo] | None = None) -> tuple[Limit, ...]:
+    """Return the limits that a plot of a clock can show, of every SLO of a run. A rule on means of gaps limits no gap: not among them."""
+    found: list[Limit] = []
+    for name, one in ((None, slo), *sorted((classes or {}).items())):
+        whose = "" if name is None else f"class {name}"
+        rule = {"every": "every gap", "p99": "p99 of a request's gaps"}.get(one.tbt_rule)
+        found += [Limit("ttft", one.ttft_ns / NS_PER_S, whose)] if one.ttft_ns is not None else []
+        found += [Limit("tbt", one.tbt_ns / NS_PER_S, ", ".join(filter(None, [whose, rule])))] if one.tbt_ns is not None and rule else []
+        found += [Limit("e2e", one.e2e_ns / NS_PER_S, whose)] if one.e2e_ns is not None else []
+    return tuple(found)

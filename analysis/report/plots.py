@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis.model import CampaignAnalysis, CellAnalysis, Effect, Ranking
+from analysis.report.capacity_plots import capacity_plots
+from analysis.report.distribution_plots import distribution_plots
 from analysis.report.front import front_plots
 from analysis.report.sent import OUTCOME_ORDER
 from analysis.report.service_plot import service_plots
@@ -19,94 +18,17 @@ from analysis.report.svg import FAINT, PALETTE, Plot, draw
 from analysis.report.words import Unit, clean, decimals_for, number, percent, shorten
 
 OUTCOME_COLOURS = ("#009e73", "#e69f00", "#cc79a7", "#d55e00", "#999999", "#56b4e9")
-_DASHES = ("solid", (0, (5, 2)), (0, (1.5, 1.5)))
-_LINES = (
-    ("ttft_cdf", "Time to first token", "TTFT from the intended arrival", True),
-    ("tbt_cdf", "Time between tokens", "TBT (gaps between tokens)", True),
-    ("slip_cdf", "Client slip", "send minus intended arrival", True),
-    ("in_flight", "Requests in flight", "time since the run's epoch", False),
-)
 
 
 def plots(c: CampaignAnalysis, unit: Unit) -> tuple[Plot, ...]:
     """Every figure whose data exists, in the order of the report; ``unit`` is the report's unit of latencies."""
     found = [_effects(c.verdict)] if isinstance(c.verdict, Ranking) and c.verdict.effects else []
+    found += capacity_plots(c)
     found += front_plots(c, unit)
     found.append(_outcomes(c.cells))
-    for name, title, label, distribution in _LINES:
-        own = unit if distribution else Unit("s")
-        if any(_points(cell, name, own) for cell in c.cells):
-            found.append(_lines(c, name, title, label, own, distribution=distribution))
-    return (*found, *service_plots(c))
-
-
-def _colour(index: int) -> str:
-    return PALETTE[index % len(PALETTE)]
-
-
-def _points(cell: CellAnalysis, name: str, unit: Unit) -> list[tuple[list[float], list[float]]]:
-    """The finite points of every replicate of a cell, x in ``unit``; values that never came (+inf) have no place on an axis."""
-    series = [run.series[name] for run in cell.runs if name in run.series]
-    finite = [[(x * unit.factor, y) for x, y in zip(*s, strict=True) if math.isfinite(x)] for s in series]
-    return [([x for x, _ in points], [y for _, y in points]) for points in finite if points]
-
-
-def _lines(c: CampaignAnalysis, name: str, title: str, label: str, unit: Unit, *, distribution: bool) -> Plot:
-    """One panel a load; one line a replicate, in its cell's colour."""
-    loads = list(dict.fromkeys(cell.load for cell in c.cells))
-    columns = min(len(loads), 3)
-    rows = math.ceil(len(loads) / columns)
-
-    def _paint(canvas: Canvas) -> None:
-        panels = list(canvas.subplots(rows, columns, squeeze=False, sharey=True).flat)
-        for panel, load in zip(panels, loads, strict=False):
-            cells = [(i, _points(cell, name, unit)) for i, cell in enumerate(c.cells) if cell.load == load]
-            _panel(panel, cells, distribution=distribution)
-            panel.set_title(clean(load) if len(loads) > 1 else "", loc="left")
-            panel.set_xlabel(f"{label}, {unit.name}")
-        for panel in panels[len(loads) :]:
-            panel.set_visible(False)
-        panels[0].set_ylabel("share at or below" if distribution else "requests")
-        _name_cells(canvas, c.cells)
-
-    more = " Values at or below the left edge are drawn at it; values that never came (+∞) leave the line below 1." if distribution else ""
-    return Plot(title, draw(2.9 * rows, _paint), f"One line a replicate.{more}")
-
-
-def _panel(panel: Axes, cells: Sequence[tuple[int, list[tuple[list[float], list[float]]]]], *, distribution: bool) -> None:
-    values = [x for _, lines in cells for xs, _ in lines for x in xs if x > 0]
-    floor = -math.inf
-    if distribution and values:
-        floor, top = _decades(values)
-        panel.set_xscale("log")
-        panel.set_xlim(floor, top)
-        panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: number(x)))
-        panel.xaxis.set_minor_formatter(NullFormatter())
-    for index, lines in cells:
-        for xs, ys in lines:
-            step = "steps-post" if distribution else "default"
-            panel.plot([max(x, floor) for x in xs], ys, color=_colour(index), linestyle=_dashes(index), drawstyle=step)
-    panel.set_ylim(0, 1.02 if distribution else None)
-    if not distribution:
-        panel.set_xlim(left=0)
-
-
-def _dashes(index: int) -> Any:
-    return _DASHES[index // len(PALETTE) % len(_DASHES)]
-
-
-def _decades(xs: Sequence[float]) -> tuple[float, float]:
-    """Limits that hold the data, three decades below its top at most five: a stray zero must not press the rest into a corner."""
-    high = max(xs) * 1.1
-    return max(min(xs) * 0.9, high / 1e5), high
-
-
-def _name_cells(canvas: Canvas, cells: Sequence[CellAnalysis]) -> None:
-    """Name the cells in their own colours above the panels. The leading space keeps names that begin with "_", which are else left out."""
-    lines = [Line2D([], [], color=_colour(i), linestyle=_dashes(i), linewidth=2) for i in range(len(cells))]
-    names = [f" {shorten(clean(c.cell), 40)}" for c in cells]
-    canvas.legend(lines, names, loc="outside upper left", ncols=min(len(cells), 4), frameon=False, labelcolor="linecolor", handlelength=1.2)
+    if c.capacities:  # a panel for every load point of every arm would bury the answer; the records hold them
+        return (*found, *service_plots(c))
+    return (*found, *distribution_plots(c, unit), *service_plots(c))
 
 
 def _outcomes(cells: Sequence[CellAnalysis]) -> Plot:

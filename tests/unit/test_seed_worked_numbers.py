@@ -48,7 +48,7 @@ def _row(run: Simulated, request: int, kind: str) -> dict[str, Any]:
         arrival,
         send_ns=arrival,
         end_ns=stamps[-1] if done else arrival if kind == "http_error" else None,
-        end_kind=kind if kind != "drain_end" else "drain_end",
+        end_kind=kind,
         http_status=429 if kind == "http_error" else 200,
         usage_completion_tokens=len(stamps) if done else None,
         client_tokens=len(stamps),
