@@ -14,14 +14,14 @@ import numpy.typing as npt
 
 from analysis.clocks import Clocks
 from analysis.intervals import replicate_interval
+from analysis.margins import UNJUDGED, needed_scale, needed_tbt, over
 from analysis.model import Figure, Outcome
-from analysis.outcomes import OutcomeArray, tbt_value, unjudged
-from analysis.planned import MISSING, Bools, Int64
+from analysis.outcomes import OutcomeArray, unjudged
+from analysis.planned import MISSING, Bools
 from analysis.rates import completed
 from analysis.slos import judged_by
 from analysis.tails import rank_of
 from harness.record.reader import RunRecord
-from harness.record.spec import Slo, TbtRule
 
 Floats = npt.NDArray[np.float64]
 
@@ -103,31 +103,8 @@ def scale_curve(record: RunRecord, clocks: Clocks, outcome: OutcomeArray) -> Sca
     open_ = clocks.in_cohort & (outcome == Outcome.OPEN)
     known_to = float(_open_from(record, clocks, open_).min(initial=np.inf))
     needed[~completed(outcome)] = np.inf
-    reason = "the TBT rule needs token counts that the stream did not give" if lacking else ""
+    reason = UNJUDGED if lacking else ""
     return ScaleCurve(np.sort(needed[clocks.in_cohort]), known_to, reason)
-
-
-def needed_scale(slo: Slo, clocks: Clocks) -> Floats:
-    """Least multiple of all limits at which each request meets ``slo`` (n,), had it completed; +inf without a token.
-
-    The largest of each clock over its limit: a quotient of whole numbers is at most 1 exactly when the clock is at most the limit. Without
-    any limit it is 0: such a request is valid at every scale.
-    """
-    begun = clocks.first_ns != MISSING
-    needed = np.where(begun & (clocks.end_ns != MISSING), 0.0, np.inf)
-    if slo.ttft_ns is not None:
-        needed = np.maximum(needed, _over(clocks.first_ns - clocks.arrival_ns, slo.ttft_ns))
-    if slo.e2e_ns is not None:
-        needed = np.maximum(needed, _over(clocks.end_ns - clocks.arrival_ns, slo.e2e_ns))
-    if slo.tbt_ns is not None:
-        needed = np.maximum(needed, _needed_tbt(slo.tbt_ns, slo.tbt_rule, clocks))
-    return needed
-
-
-def _needed_tbt(limit: int, rule: TbtRule, clocks: Clocks) -> Floats:
-    value, count = tbt_value(rule, clocks)
-    needed = _over(value, limit * np.maximum(count, 1))  # one token spans nothing
-    return np.where(clocks.tokens < 1, np.inf, needed) if rule == "mean" else needed
 
 
 def _open_from(record: RunRecord, clocks: Clocks, open_: Bools) -> Floats:
@@ -139,11 +116,7 @@ def _open_from(record: RunRecord, clocks: Clocks, open_: Bools) -> Floats:
     for slo, mask in judged_by(record, clocks.request_id):
         for clock, limit in ((first, slo.ttft_ns), (age, slo.e2e_ns)):
             if limit is not None:
-                broken[mask] = np.maximum(broken, _over(clock, limit))[mask]
+                broken[mask] = np.maximum(broken, over(clock, limit))[mask]
         if slo.tbt_ns is not None and slo.tbt_rule == "every":
-            broken[mask] = np.maximum(broken, _needed_tbt(slo.tbt_ns, "every", clocks))[mask]
+            broken[mask] = np.maximum(broken, needed_tbt(slo.tbt_ns, "every", clocks))[mask]
     return broken[open_]
-
-
-def _over(clock_ns: Int64, limit_ns: int | Int64) -> Floats:
-    return np.asarray(clock_ns / limit_ns, dtype=np.float64)

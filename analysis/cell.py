@@ -30,7 +30,7 @@ _COUNTED = re.compile(r"(.*) = (\d+)")
 """A denominator that counts: its words and its number."""
 
 
-SHARES = RANKED_SHARES | {"attainment_completed", "shared_stamp_share", "contended_share"}
+SHARES = RANKED_SHARES | {"attainment_completed", "fluidity", "shared_stamp_share", "contended_share"}
 """Figures that lie in [0, 1] by definition."""
 
 
@@ -95,8 +95,8 @@ def _pool(runs: Replicates) -> dict[str, Ordered]:
 
 def _percentile(tail: Tail, parts: Sequence[Figure], pooled: Ordered, plan: _Plan) -> Figure:
     rule: PercentileRule = "linear" if parts[0].percentile_rule == "linear" else "nearest_rank"
-    figure = percentile_figure(tail.metric, pooled, tail.fraction, rule=rule, level=plan.level, diagnostic=tail.diagnostic)
-    interval = replicate_interval(_values(parts), plan.starts, plan.level, log=True)
+    figure = percentile_figure(tail.metric, pooled, tail.fraction, rule=rule, level=plan.level, diagnostic=tail.diagnostic, unit=tail.unit)
+    interval = replicate_interval(_values(parts), plan.starts, plan.level, log=tail.unit == "s")
     if interval is not None:
         interval = replace(interval, method=f"{interval.method} of the replicates' percentiles; the value is pooled")
     return replace(figure, interval=interval, population=f"{parts[0].population}, pooled over {_count(len(parts))}")

@@ -48,8 +48,9 @@ def measure_run(record: RunRecord) -> RunMeasures:
     outcome = classify(record, clocks)
     outcomes = count_outcomes(record, clocks, outcome)
     load = overload(record, clocks)
-    taken = samples(clocks, outcome, outcomes)
-    figures = rate_figures(record, clocks, outcome, outcomes) | latency_figures(record, clocks, taken, load) | stream_figures(clocks)
+    taken = samples(record, clocks, outcome, outcomes)
+    figures = rate_figures(record, clocks, outcome, outcomes) | latency_figures(record, clocks, outcome, taken, load)
+    figures |= stream_figures(clocks)
     fairness = measure_fairness(record, clocks, outcome, figures)
     figures |= fairness.figures if fairness else {}
     figures = labelled(figures, loop_name(record.spec.workload))
