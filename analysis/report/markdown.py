@@ -33,6 +33,7 @@ def _lines(view: View) -> Iterator[str]:
     yield escape(view.evidence)
     yield ""
     yield from _verdict(view.verdict)
+    yield from _section("Capacity", view.capacity)
     yield from _table(view.outcomes)
     for table in view.glance:
         yield from _table(table)

@@ -31,7 +31,10 @@ def render_terminal(c: CampaignAnalysis, console: Console, *, verdict_only: bool
     _verdict(view.verdict, console)
     if verdict_only:
         return
-    for table in (view.outcomes, *view.glance, *group_glance(c, view.unit), *fairness_glance(c, view.unit)):
+    for table in view.capacity:
+        if not table.folded:
+            _print(table, console)
+    for table in (view.outcomes, *(() if view.capacity else view.glance), *group_glance(c, view.unit), *fairness_glance(c, view.unit)):
         _print(table, console)
     for table in view.sent:
         if table.title == REUSE and reuse_matters(c):

@@ -24,6 +24,7 @@ from analysis.model import (
     Verdict,
 )
 from analysis.report.front import front_tables
+from analysis.report.capacity import capacity_tables
 from analysis.report.next_study import advice_tables
 from analysis.report.fairness import fairness_tables
 from analysis.report.numbers import glance, numbers
@@ -65,6 +66,7 @@ class View:
     question: str
     evidence: str
     verdict: VerdictView
+    capacity: tuple[Table, ...]
     outcomes: Table
     glance: tuple[Table, ...]
     groups: tuple[Table, ...]
@@ -88,6 +90,7 @@ def build_view(c: CampaignAnalysis) -> View:
         question=clean(c.question),
         evidence=_evidence(c),
         verdict=_verdict(c, unit),
+        capacity=capacity_tables(c),
         outcomes=_outcomes(c),
         glance=(*glance(c, unit), *front_tables(c, unit), *(() if isinstance(c.verdict, Ranking) else advice_tables(c))),
         groups=group_tables(c, unit),
