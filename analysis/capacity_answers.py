@@ -26,5 +26,7 @@ def answer_from(spec: RunSpec, run: Measured, checks: Sequence[CheckResult]) -> 
     if spec.probe is None:
         what = f"{spec.cell}/{spec.replicate}: the run answers no probe of a search"
         raise UsageError.single("not_a_probe", what, "give runs of a campaign with load: {capacity: ...}")
-    standing = standing_against({Claim.CAPACITY}, checks, "run", f"{spec.cell}/{spec.replicate}/{spec.attempt}")
+    # What locates proves nothing, so only what makes its counts those of another load or server spoils it: integrity.
+    claims: set[Claim] = set() if spec.probe.discarded else {Claim.CAPACITY}
+    standing = standing_against(claims, checks, "run", f"{spec.cell}/{spec.replicate}/{spec.attempt}")
     return reduce_run(spec.probe.phase, spec, run, standing)
