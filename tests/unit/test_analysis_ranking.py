@@ -17,6 +17,7 @@ from analysis.model import (
     CheckResult,
     Claim,
     Comparison,
+    Difference,
     Figure,
     Interval,
     Outcome,
@@ -27,6 +28,7 @@ from analysis.model import (
     Verdict,
 )
 from analysis.ranking import decide
+from analysis.significance import holm
 from harness.record.coordinates import Known
 from harness.record.spec import Rank, Slo
 from tests.builders import make_coordinates
@@ -196,3 +198,46 @@ def test_swapping_the_arms_mirrors_the_interval(pairs: list[tuple[float, float]]
 @pytest.mark.parametrize("bad", [{0: 1.0}, {0: math.inf, 1: 1.0}, {0: 0.0, 1: 1.0}])
 def test_no_effect_without_two_usable_pairs(bad: dict[int, float]) -> None:
     assert paired_effect("ttft_p50", ("a", "b"), (bad, {0: 1.0, 1: 2.0}), margin=0.02, confidence=0.95, family=1) is None
+
+
+# what stands beside an effect
+
+
+def twin_pair(one: str, two: str, *, alike: bool) -> Comparison:
+    difference = Difference("runtime.args", one, two, "differs_by_declaration", "none needed")
+    return Comparison(f"{one}@x1", f"{two}@x1", True, () if alike else (difference,), 50)
+
+
+def three(twin: list[float]) -> Ranking | Refusal:
+    """Arms a and a2 are identical, b is not."""
+    cells = [cell("a", [5, 5.1, 4.9, 5.05, 5]), cell("a2", twin), cell("b", [8, 8.1, 8, 7.9, 8])]
+    pairs = (twin_pair("a", "a2", alike=True), twin_pair("a", "b", alike=False), twin_pair("a2", "b", alike=False))
+    return decide(RANK, SLO, cells, pairs, ())
+
+
+def test_identical_arms_of_a_campaign_are_the_noise_floor_of_its_other_pairs() -> None:
+    found = three([5.02, 5.08, 4.93, 5.04, 5.0])
+    assert isinstance(found, Ranking)
+    effects = {(e.a, e.b): e for e in found.effects}
+    floor = effects["a", "b"].noise
+    assert floor is not None
+    assert (floor.effect.a, floor.effect.b, floor.effect.verdict) == ("a", "a2", "equivalent")
+    assert effects["a", "a2"].noise is None
+
+
+def test_a_ranking_in_which_identical_arms_differ_is_refused() -> None:
+    found = three([6, 6.1, 5.9, 6.05, 6])
+    assert isinstance(found, Refusal)
+    assert [r.code for r in found.reasons] == ["noise_floor"]
+    assert "a2 against a, which are identical, came out better" in found.reasons[0].text
+
+
+def test_every_effect_has_its_p_adjusted_over_the_family_and_what_an_exact_test_can_say() -> None:
+    found = decide(RANK, SLO, [cell("a", [5, 5.1, 4.9]), cell("b", [8, 8.1, 8.0]), cell("c", [8.1, 8, 8.1])], SAME, ())
+    assert isinstance(found, Ranking)
+    ps = [e.p for e in found.effects]
+    assert [e.p_holm for e in found.effects] == pytest.approx(holm([p for p in ps if p is not None]))
+    exact = found.effects[0].exact
+    assert exact is not None
+    assert (exact.least, exact.speaks) == (0.25, False)
+    assert exact.alpha == pytest.approx(0.05 / 3)
