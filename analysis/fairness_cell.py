@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
+from analysis.fairness_log import CELLS, EXACT, is_rounded
 from analysis.fairness_model import BoundCheck, CellFairness, Inversions, Share
 from analysis.fairness_run import PAIRED, RunFairness
 from analysis.fairness_words import declarations, guarantee_words
@@ -142,6 +143,8 @@ def _notes(measured: Measured) -> Iterable[str]:
         yield f"Service gaps are taken between the {PAIRED} of {most} that asked for most; a wider one may lie beyond."
     if any(bool((f.who.weight != 1.0).any()) for *_, f in measured):
         yield "Gaps and the index of service compare service per weight."
+    if any(is_rounded(m.clocks) for _, m, _ in measured):
+        yield f"Stamps are rounded up to {CELLS} parts of the measured window, since a run has more than {EXACT} events."
     cached = sum(int(pc.sum(record.requests.column("usage_cached_tokens")).as_py() or 0) for record, *_ in measured)
     if cached:
         yield f"{cached} prompt tokens came from a prefix cache and are charged in full."

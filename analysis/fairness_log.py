@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +17,20 @@ from analysis.model import Outcome
 from analysis.outcomes import OutcomeArray, expected_tokens
 from analysis.planned import MISSING, Bools, Int64, planned, rows_of
 from analysis.rates import completed
+from analysis.stamps import arrival_order, pieces
 from analysis.tails import Floats
 from harness.record.fairness import Fairness
 from harness.record.reader import RunRecord
 
 CELLS = 4096
-"""Where a log has more events than ``EXACT``, stamps are rounded up to this many parts of the measured window before clients are paired: a
-quarter of a per mille of it, far below what a gap over seconds is read to."""
+"""Where a run has more events than ``EXACT``, stamps are rounded up to this many parts of the measured window: a quarter of a per mille of
+it, far below what a gap over seconds is read to."""
 
 EXACT = 200_000
-"""Events that are paired as they are: fifty clients in pairs then cost well under a second."""
+"""Events that are taken as they are: fifty clients in pairs then cost well under a second."""
+
+FEW = 64
+"""Clients up to which a table of all of them by part (2 MB) is filled faster than the parts that occur are sorted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,50 +97,77 @@ def left_queue(record: RunRecord, clocks: Clocks) -> Int64:
     return np.where(clocks.first_ns == MISSING, departures(record, clocks), clocks.first_ns)
 
 
+class Events(NamedTuple):
+    """Completed work: row of the clocks, instant, tokens (-1: how many is not known) and cost of a token, each (k,)."""
+
+    row: Int64
+    at: Int64
+    tokens: Int64
+    weight: float
+    what: str
+
+
 def service_log(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, who: Parties, declared: Fairness) -> tuple[ServiceLog, str]:
     """Completed work of the measured window by party, in weighted tokens; and why it is not known, empty when it is.
 
     A prompt costs w_p for every token of it, those that a cache supplied too. The work of a request that failed counts nothing, whatever
-    had been streamed of it (0x09A); one cut by the drain or given up by plan keeps what it got under publication by tokens.
+    had been streamed of it (0x09A); one cut by the drain or given up by plan keeps what it got under publication by tokens. Events are read
+    a piece at a time, and of more than ``EXACT`` each piece is rounded up to ``CELLS`` parts of the window before the next.
     """
     build = _by_requests if declared.publication == "requests" else _by_tokens
-    row, at, cost, unknown = build(record, clocks, outcome, declared)
     start, stop = in_window(record)
-    kept = (who.row[row] != MISSING) & (at > start) & (at <= stop)
-    return ServiceLog(who.row[row][kept], at[kept], cost[kept], len(who.names)), unknown if bool(kept.any()) else ""
+    rounded, unknown, logs = is_rounded(clocks), dict[str, None](), []
+    for events in build(record, clocks, outcome, declared):
+        code = who.row[events.row]
+        kept = (code != MISSING) & (events.at > start) & (events.at <= stop)
+        tokens = events.tokens[kept]
+        unknown |= dict.fromkeys([events.what] if bool((tokens < 0).any()) else [])
+        part = ServiceLog(code[kept], events.at[kept], events.weight * np.maximum(tokens, 0).astype(np.float64), len(who.names))
+        logs.append(_rounded(part, start, stop) if rounded else part)
+    client, at, cost = (np.concatenate([getattr(part, name) for part in logs]) for name in ("client", "at", "cost"))
+    return ServiceLog(client, at, cost, len(who.names)), "; ".join(unknown)
 
 
-Events = tuple[Int64, Int64, Floats, str]
-"""Row of the clocks, instant and cost of each event, each (k,); why costs are not known, if they are not."""
+def is_rounded(clocks: Clocks) -> bool:
+    """Whether a run has so many events that their stamps are rounded up."""
+    return int(clocks.marks.events.sum()) > EXACT
 
 
-def _by_tokens(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, declared: Fairness) -> Events:
+def _rounded(log: ServiceLog, start: int, stop: int) -> ServiceLog:
+    """Stamps rounded up to ``CELLS`` parts of (start, stop], one event a client and part."""
+    width = -(-(stop - start) // CELLS)
+    key = log.client * (CELLS + 1) + -(-(log.at - start) // width)
+    if log.clients <= FEW:
+        there, cost = np.flatnonzero(np.bincount(key)), np.bincount(key, weights=log.cost)
+        cost = cost[there]
+    else:
+        there, where = np.unique(key, return_inverse=True)
+        cost = np.bincount(where, weights=log.cost, minlength=len(there))
+    client, cell = np.divmod(there, CELLS + 1)
+    return ServiceLog(client, np.minimum(start + cell * width, stop), cost.astype(np.float64), log.clients)
+
+
+def _by_tokens(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, declared: Fairness) -> Iterator[Events]:
     counts: Bools = (outcome != Outcome.FAILED) & (clocks.first_ns != MISSING)
-    prompts = np.flatnonzero(counts)
-    input_tokens = planned(record.schedule, "input_tokens", clocks.request_id)[prompts]
-    streamed = counts[clocks.token_event_request]
-    tokens = clocks.token_event_count[streamed]
-    row = np.concatenate((prompts, clocks.token_event_request[streamed]))
-    at = np.concatenate((clocks.first_ns[prompts], clocks.token_event_ns[streamed]))
-    cost = np.concatenate((
-        weighted_cost(np.maximum(input_tokens, 0), 0, declared.input_weight, declared.output_weight),
-        weighted_cost(0, np.maximum(tokens, 0), declared.input_weight, declared.output_weight),
-    ))  # fmt: skip
-    return row, at, cost, _uncounted(input_tokens, tokens, "events carried an unknown number of tokens")
+    rows = np.flatnonzero(counts)
+    yield Events(rows, clocks.first_ns[rows], _input(record, clocks)[rows], declared.input_weight, _PROMPTS)
+    for piece in pieces(record, arrival_order(record.requests), len(clocks)):
+        part = piece.only(counts[piece.rows])
+        row = np.repeat(np.arange(len(clocks))[piece.rows][counts[piece.rows]], part.counts)
+        yield Events(row, part.ns, np.asarray(part.carried, dtype=np.int64), declared.output_weight, _STREAMED)
 
 
-def _by_requests(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, declared: Fairness) -> Events:
-    row = np.flatnonzero(completed(outcome))
-    tokens = clocks.tokens[row]
-    input_tokens = planned(record.schedule, "input_tokens", clocks.request_id)[row]
-    cost = weighted_cost(np.maximum(input_tokens, 0), np.maximum(tokens, 0), declared.input_weight, declared.output_weight)
-    return row, clocks.end_ns[row], cost, _uncounted(input_tokens, tokens, "answers of an unknown number of tokens")
+def _by_requests(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, declared: Fairness) -> Iterator[Events]:
+    rows = np.flatnonzero(completed(outcome))
+    yield Events(rows, clocks.end_ns[rows], _input(record, clocks)[rows], declared.input_weight, _PROMPTS)
+    yield Events(rows, clocks.end_ns[rows], clocks.tokens[rows], declared.output_weight, "answers of an unknown number of tokens")
 
 
-def _uncounted(input_tokens: Int64, tokens: Int64, words: str) -> str:
-    """Why costs are not known: a log that somebody else kept may lack the prompts' lengths too."""
-    found = [words] if bool((tokens < 0).any()) else []
-    return "; ".join([*found, *(["prompts of an unknown length"] if bool((input_tokens < 0).any()) else [])])
+_PROMPTS, _STREAMED = "prompts of an unknown length", "events carried an unknown number of tokens"
+
+
+def _input(record: RunRecord, clocks: Clocks) -> Int64:
+    return planned(record.schedule, "input_tokens", clocks.request_id)
 
 
 def demand_log(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, who: Parties, declared: Fairness) -> ServiceLog:
@@ -155,21 +188,6 @@ def demand_log(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, who: Pa
 def per_weight(log: ServiceLog, who: Parties) -> ServiceLog:
     """The same log with every cost divided by its party's weight, which is what gaps and indices compare."""
     return log if bool((who.weight == 1.0).all()) else ServiceLog(log.client, log.at, log.cost / who.weight[log.client], log.clients)
-
-
-def coarse(log: ServiceLog, start: int, stop: int) -> ServiceLog:
-    """A log of many events with stamps rounded up to ``CELLS`` parts of (start, stop], one event a client and part.
-
-    A small one stays as it is.
-    """
-    if len(log.at) <= EXACT:
-        return log
-    width = -(-(stop - start) // CELLS)
-    key = log.client * (CELLS + 1) + -(-(log.at - start) // width)
-    cost = np.bincount(key, weights=log.cost, minlength=1).astype(np.float64)
-    there = np.flatnonzero(cost)
-    client, cell = np.divmod(there, CELLS + 1)
-    return ServiceLog(client, np.minimum(start + cell * width, stop), cost[there], log.clients)
 
 
 def total(log: ServiceLog) -> Floats:

@@ -24,7 +24,6 @@ from analysis.fairness_bound import bound_of
 from analysis.fairness_log import (
     Eligibility,
     Parties,
-    coarse,
     counted,
     demand_log,
     eligibility,
@@ -116,7 +115,7 @@ def measure_fairness(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, f
     fair, demand = per_weight(log, who), per_weight(asked, who)
     largest = np.lexsort((np.arange(len(who.names)), -total(asked)))
     paired = [] if unknown else largest[:PAIRED].tolist()
-    gap = largest_gap(coarse(fair, able.start, able.stop), able.stretches, paired) if paired else None
+    gap = largest_gap(fair, able.stretches, paired) if paired else None
     offered = counted(who.planned, offered_rows(record), len(who.names))
     valid = counted(who.row, clocks.in_cohort & (outcome == Outcome.VALID), len(who.names))
     found = RunFairness(

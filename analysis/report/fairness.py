@@ -71,12 +71,12 @@ def _side_by_side(found: Found, only: frozenset[str] | None) -> Table:
         numbers = (_value(cell.figures.get(m), places[m]) for m, _ in metrics)
         bound = f.bound.verdict.value if f.bound.value is not None else "none claimed" if f.bound.charge is None else "no bound"
         rows.append((clean(cell.cell), *numbers, _starved(f), *_inverted(f.inversions), bound))
-    header = ("Cell", *(title for _, title in metrics), "Starved", "Inversions", "under aging", "VTC bound")
+    header = ("Cell", *(title for _, title in metrics), "Starved", "Inversions", "aged", "VTC bound")
     notes = [
         "Means over replicates, intervals with every figure. Gaps and spread in weighted tokens, windowed gaps per second.",
         "Contended: share of the window in which two or more were eligible; where it is small, nothing here tells of a scheduler.",
         "Jain's index of service knows no demand: a client that asks for little lowers it. Starved: in how many replicates.",
-        *(["Inversions: first tokens while a better priority waited, an upper bound."] if any(r[-3] for r in rows) else []),
+        *(["Inversions: share of first tokens that came while a better priority waited, an upper bound."] if any(r[-3] for r in rows) else []),
         *_absences(found, [m for m, _ in metrics]),
         *dict.fromkeys(f"Inversions: {clean(f.inversions.reason)}." for _, f in found if f.inversions.reason),
         *dict.fromkeys(f"Bound in {clean(cell.cell)}: {clean(f.bound.reason)}." for cell, f in found if f.bound.charge is not None),
@@ -126,7 +126,7 @@ def _starved(f: CellFairness) -> str:
 
 def _inverted(i: Inversions) -> tuple[str, str]:
     def _part(n: int | None) -> str:
-        return "" if n is None else f"{n} of {i.first_tokens}"
+        return "" if n is None or not i.first_tokens else percent(n / i.first_tokens)
 
     return _part(i.static), _part(i.aged)
 
