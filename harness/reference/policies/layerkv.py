@@ -107,9 +107,12 @@ class LayerKvLike(Policy):
             free, host, slack = free - kept * rows, host - rows, slack - width
 
     def _slack(self, state: SchedulerState) -> int:
-        """Prompt rows predicted to fit before the next token of the tightest running decode is due (F31, F34)."""
+        """Prompt rows predicted to fit before the next token of the tightest running request is due (F31, F34).
+
+        Who waits for its layers counts as well: while its token is late, room that comes free is for its fetch and not for a prompt.
+        """
         ours, running = self.parameters, state.running
-        decodes = running.take(((running.phase == _DECODE) & (running.ready == 1)).nonzero()[0])
+        decodes = running.take((running.phase == _DECODE).nonzero()[0])
         if not len(decodes):
             return 2**62
         due = int(deadlines(decodes, ours["ttft_ns"], ours["tbt_ns"]).min())
