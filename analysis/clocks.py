@@ -13,7 +13,7 @@ from analysis.gaps import Gaps, Pool
 from analysis.marks import Marks, join, measure
 from analysis.planned import MISSING, Bools, Int64, Strings, in_window, integers, texts
 from analysis.slos import limits
-from analysis.stamps import arrival_order, pieces
+from analysis.stamps import arrival_order, pieces, spread
 from harness.record.reader import RunRecord
 from harness.record.schema import EndKind
 
@@ -143,7 +143,7 @@ def derive_clocks(record: RunRecord) -> Clocks:
     table = table.slice(0, arrived) if order is None else table.take(pa.array(order))
     ids, arrival, end_kind = integers(table, "request_id"), integers(table, "arrival_ns"), texts(table, "end_kind")
     due = Deadlines(arrival, limits(record, ids, "ttft_ns"), limits(record, ids, "tbt_ns"))
-    read = [measure(piece, due.of(piece.rows), record.spec.window) for piece in pieces(record, order, arrived)]
+    read = spread(record, order, arrived, lambda piece: measure(piece, due.of(piece.rows), record.spec.window))
     marks = join([part for part, _ in read])
     edges = np.concatenate(([0], np.cumsum([len(part.first) for part, _ in read], dtype=np.int64)))
     extra = np.where(marks.carried == MISSING, 0, marks.carried - marks.events)

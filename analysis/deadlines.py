@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.planned import MISSING, Int64
-from analysis.stamps import Piece
+from analysis.stamps import Piece, ramp
 
 LIFT = 1 << 47
 """ns between requests that are looked at together, 39 hours: more than any request is late, and 2^14 of them fit 62 bits."""
@@ -52,11 +52,14 @@ def late_tokens(piece: Piece, carried: Int64, first: Int64, longest: Int64, due:
 def _records(piece: Piece, arrival: Int64, first: Int64, pace: Int64) -> Int64:
     """Late tokens of requests that have a pace, tokens and counts (r,)."""
     start = np.cumsum(piece.counts) - piece.counts
-    before = np.arange(len(piece.ns)) if piece.single else np.cumsum(piece.carried, dtype=np.int64) - piece.carried
+    before = ramp(len(piece.ns)) if piece.single else np.cumsum(piece.carried, dtype=np.int64) - piece.carried
     base = np.minimum(pace, SLOWEST)
-    behind = piece.ns - np.repeat(arrival - base * before[start], piece.counts) - np.repeat(base, piece.counts) * before
+    behind = np.repeat(base * before[start] - arrival, piece.counts)
+    behind += piece.ns
+    behind -= np.repeat(base, piece.counts) * before
     # What is ahead of its schedule by any time is no record over x >= 0, so cutting it off there changes nothing and keeps it within LIFT.
-    lifted = np.clip(behind, -1, LIFT // 2) + np.repeat(np.arange(len(start)) * LIFT, piece.counts)
+    lifted = np.clip(behind, -1, LIFT // 2, out=behind)
+    lifted += np.repeat(np.arange(len(start)) * LIFT, piece.counts)
     begun = lifted[start]
     allowed = np.where(first == MISSING, begun, np.minimum(first, LIFT // 2) + np.arange(len(start)) * LIFT)
     late = np.empty(len(lifted), dtype=bool)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.planned import Bools, Int64
+from analysis.stamps import ramp
 from analysis.tails import Floats, usual_ranks
 from harness.clock import NS_PER_S
 
@@ -64,12 +65,15 @@ def ranked(gaps: npt.NDArray[Any], counts: Int64) -> Iterator[Ranked]:
     order = np.argsort(width, kind="stable")
     some, size, width = some[order], size[order], width[order]
     start, stop = (np.cumsum(counts) - counts)[some], np.cumsum(size)
-    ordered = gaps[np.repeat(start - (stop - size), size) + np.arange(len(gaps))]
+    at = np.repeat(start - (stop - size), size)
+    at += ramp(len(gaps))
+    ordered = gaps[at]
     for first, last in _runs(width):
         w, begin = int(width[first]), int(stop[first] - size[first])
         table = np.full((last - first, w), -1, dtype=gaps.dtype)
-        table[np.arange(w) >= (w - size[first:last])[:, None]] = ordered[begin : int(stop[last - 1])]
-        yield Ranked(some[first:last], size[first:last], np.sort(table, axis=1))
+        table[ramp(w) >= (w - size[first:last])[:, None]] = ordered[begin : int(stop[last - 1])]
+        table.sort(axis=1)
+        yield Ranked(some[first:last], size[first:last], table)
 
 
 def _width(size: Int64) -> Int64:
@@ -129,7 +133,7 @@ class Pool:
         """Values at 1-based ranks of the ascending sample, s (k,). What percentiles and plots ask for is found in one go and kept."""
         missing = [r for r in ranks.tolist() if r not in self._known]
         if missing:
-            wanted = np.unique(np.concatenate((missing, usual_ranks(self.size)))).astype(np.int64)
+            wanted = np.unique(np.concatenate((missing, usual_ranks(self.size, self.requests)))).astype(np.int64)
             self._known.update(zip(wanted.tolist(), (self._pick(wanted) / NS_PER_S).tolist(), strict=True))
         return np.array([self._known[r] for r in ranks.tolist()], dtype=np.float64)
 

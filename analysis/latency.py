@@ -70,9 +70,10 @@ TAILS = (
 
 
 def samples(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, outcomes: Outcomes) -> dict[str, Ordered]:
-    """Raw values behind every percentile, s or ratio. TTFT and E2E start at the intended arrival; ``ttft_send`` starts at the send (diagnostic).
+    """Raw values behind every percentile, s or ratio. TTFT and E2E start at the intended arrival; ``ttft_send`` starts at the send
+    (diagnostic). ``norm_e2e`` is (e - a)/n; ``headroom`` and ``fluidity`` are those of ``analysis.margins``.
 
-    ``norm_e2e`` is (e - a) / n, ``headroom`` and ``fluidity`` as in ``analysis.margins``. ``@offered`` samples hold one value an offered request: +inf where it did not complete, whether its row came back or not.
+    ``@offered`` samples hold one value an offered request: +inf where it did not complete, whether its row came back or not.
     """
     done = clocks.in_cohort & completed(outcome)
     begun, sent = done & (clocks.first_ns != MISSING), clocks.in_cohort & (clocks.send_ns != MISSING)

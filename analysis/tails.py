@@ -152,11 +152,13 @@ def plotted_ranks(n: int) -> Int64:
     return np.unique(np.linspace(1, n, min(n, POINTS)).round().astype(np.int64))
 
 
-def usual_ranks(n: int) -> Int64:
-    """Every rank of n >= 1 values that a figure or a plot asks for."""
+def usual_ranks(n: int, requests: int) -> Int64:
+    """Every rank that a figure or a plot asks for of n >= 1 values from so many requests."""
     near = [rank_of(p, n) for p in LEVELS.values()]
     below = [math.floor(p * (n - 1)) for p in LEVELS.values()]
-    return np.unique(np.concatenate((near, np.minimum([b + k for b in below for k in (1, 2)], n), plotted_ranks(n)))).astype(np.int64)
+    last = math.ceil(n - Fraction(n, max(requests, 1)))  # of the largest percentile that so many requests report
+    linearly = np.minimum([b + k for b in below for k in (1, 2)], n)
+    return np.unique(np.concatenate((near, linearly, [max(last, 1)], plotted_ranks(n)))).astype(np.int64)
 
 
 def order_statistic_ranks(n: int, p: Fraction | float, level: float = 0.95) -> tuple[int | None, int | None]:
