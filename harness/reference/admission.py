@@ -38,8 +38,6 @@ class Rule(StrEnum):
 
 
 UNKNOWN: Final = -1
-_MINIMUM = 16
-"""Outputs that must have ended before their mean or quantile is a forecast: with fewer, a p90 is the greatest of a handful."""
 _WINDOW = 256
 """Ended outputs that are looked back on, of each client and over all: a p99 by nearest rank needs 100, and more follow a drift later."""
 
@@ -49,13 +47,15 @@ class Admission:
     """The declared rule. ``percent``: p of the quantile. ``classes``: forecast outputs by priority class, which outrank what was learned.
 
     ``default``: forecast while nothing is known of a client (0: its declared maximum). ``learn``: whether lengths of requests that ended
-    by themselves become forecasts; what ends early ends first, so that under load these lean short.
+    by themselves become forecasts, once ``after`` of them have (with fewer than 16, a p90 is the greatest or second of a handful); what
+    ends early ends first, so that under load these lean short.
     """
 
     rule: Rule = Rule.OWN
     percent: int = 90
     default: int = 0
     learn: bool = True
+    after: int = 16
     classes: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -69,11 +69,11 @@ class Admission:
         return self.learn and self.rule not in (Rule.OWN, Rule.MAXIMUM)
 
 
-_WHOLE: Final = {"percent": (1, 100), "default": (1, 2**31), "learn": (0, 1)}
+_WHOLE: Final = {"percent": (1, 100), "default": (1, 2**31), "learn": (0, 1), "after": (1, _WINDOW)}
 
 
 def make_admission(rule: str, parameters: Mapping[str, int]) -> Admission:
-    """Read the rule as it is declared: ``percent``, ``default``, ``learn`` and ``class.K`` for the outputs of priority class K.
+    """Read the rule as it is declared: ``percent``, ``default``, ``learn``, ``after``, and ``class.K`` for outputs of priority class K.
 
     Raises UsageError ``admission_rule`` or ``admission_parameter`` with all problems.
     """
@@ -86,7 +86,7 @@ def make_admission(rule: str, parameters: Mapping[str, int]) -> Admission:
     classes = tuple(sorted((int(n.removeprefix("class.")), v) for n, v in parameters.items() if n.startswith("class.")))
     given = {name: value for name, value in parameters.items() if name in _WHOLE}
     return Admission(
-        Rule(rule), given.get("percent", 90), given.get("default", 0), bool(given.get("learn", 1)), classes,
+        Rule(rule), given.get("percent", 90), given.get("default", 0), bool(given.get("learn", 1)), given.get("after", 16), classes,
     )  # fmt: skip
 
 
@@ -199,7 +199,7 @@ class Forecaster:
         return self._learned
 
     def _value(self, ended: deque[int]) -> int:
-        if len(ended) < _MINIMUM:
+        if len(ended) < self.rule.after:
             return UNKNOWN
         if self.rule.rule is Rule.POINT:
             return ceil(Fraction(sum(ended), len(ended)))

@@ -97,7 +97,11 @@ class Core:
             if owner is not None:
                 owner.planned(state, authorized, state.now_ns)
             if len(plan.work.at) or not (gone or len(plan.decline.at) or plan.layers.shape[1] or len(plan.promote.at)):
-                return state, authorized, cost_ns, preempted
+                freed = None if owner is None or len(plan.work.at) else owner.unstick(state)
+                if freed is None:
+                    return state, authorized, cost_ns, preempted
+                state = freed
+                continue
             preempted += gone
             state = self.publish(state, authorized, execute(state, authorized, Truths(), tokens=False), state.now_ns, owner)
 
@@ -115,10 +119,10 @@ class Core:
         seen = result if result.tokens is None else result._replace(tokens=None)
         memory = self.policy.learn(self.workload, state, Completed(authorized, seen, now_ns))
         after = after if memory is after.memory else after._replace(memory=memory)
-        return after if owner is None else self._owned(authorized, after, now_ns, owner)
+        return after if owner is None else self._owned(authorized, after, owner)
 
-    def _owned(self, authorized: Authorized, after: SchedulerState, now_ns: int, owner: Owner) -> SchedulerState:
-        after = owner.published(authorized, after, now_ns)
+    def _owned(self, authorized: Authorized, after: SchedulerState, owner: Owner) -> SchedulerState:
+        after = owner.published(authorized, after)
         ended = owner.aborts()
         if not ended:
             return after

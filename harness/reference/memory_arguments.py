@@ -33,7 +33,7 @@ def declared_rules(budgets: Budgets, rules: MemoryRules) -> dict[str, int | str]
     if rule.reserves:
         found["admission"] = rule.rule.value
         if rule.rule is not Rule.MAXIMUM:
-            found |= {"admission_default": rule.default, "admission_learn": int(rule.learn)}
+            found |= {"admission_default": rule.default, "admission_learn": int(rule.learn), "admission_after": rule.after}
             found |= {f"admission_class_{priority}": outputs for priority, outputs in rule.classes}
         if rule.rule in (Rule.QUANTILE, Rule.WATERMARK):
             found["admission_percent"] = rule.percent
@@ -59,7 +59,7 @@ def _unsupported(args: argparse.Namespace) -> Iterator[Problem]:
     for name, given in asked.items():
         if policy is not None and given and name not in policy.engine_rules:
             fit = ", ".join(sorted(p for p, cls in POLICIES.items() if name in cls.engine_rules))
-            what = f"{name}={getattr(args, name.replace('-', '_'))}: policy {args.policy} decides by single rows of its own"
+            what = f"{name}={getattr(args, name.replace('-', '_'))}: the plans of policy {args.policy} do not keep this rule"
             yield Problem("memory_rule_unsupported", what, f"leave --{name} out, or use one of: {fit}")
 
 

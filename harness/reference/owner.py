@@ -91,7 +91,7 @@ class Owner:
         if self.blocks is not None:
             _allocate(self.blocks, state, authorized)
 
-    def published(self, authorized: Authorized, after: SchedulerState, now_ns: int) -> SchedulerState:
+    def published(self, authorized: Authorized, after: SchedulerState) -> SchedulerState:
         """Settle what ended, and add the facts to the successor state. Raises ContractError ``owner_drift``."""
         for row in after.finished.cells.T.tolist():
             self._ended(row)
@@ -99,7 +99,6 @@ class Owner:
             after = after._replace(learned=self._forecaster.published())
         if self.kept is not None:
             after = self.kept.fall_back(after, authorized.plan.preempt.keys[0].tolist())
-            after = self.kept.retry(after, now_ns)
         if self.blocks is not None and self.blocks.held_rows != after.held_rows:
             raise ContractError(refusal("owner_drift", f"held_rows={after.held_rows}: blocks of {self.blocks.held_rows} rows are held"))
         return after
@@ -116,6 +115,10 @@ class Owner:
     def due(self, state: SchedulerState, now_ns: int) -> SchedulerState:
         """Publish transfers that are done by ``now_ns``."""
         return state if self.kept is None else self.kept.due(state, now_ns)
+
+    def unstick(self, state: SchedulerState) -> SchedulerState | None:
+        """Nothing can run in ``state``: what can be done about it, or None."""
+        return None if self.kept is None else self.kept.unstick(state)
 
     def _ended(self, row: list[int]) -> None:
         if self.blocks is not None:

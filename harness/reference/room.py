@@ -58,7 +58,7 @@ class Room:
         running, suspended = state.running, state.suspended
         self._base = running.reserved if self._rule.reserves else in_blocks(running.resident, self._block)
         self.held = promised_rows(workload, state) if self._rule.reserves else state.held_rows
-        leaving = (suspended.cells[READY] == 0) & (suspended.cells[PRESERVED] == 0)
+        leaving = (suspended.cells[READY] == 0) & (suspended.cells[PRESERVED] <= 0)  # or will, once the tier has room for them
         self.coming = _rows(suspended.resident.compress(leaving), self._block) if workload.preserve else 0
 
     def growth(self, order: Int64, widths: Int64) -> Int64:

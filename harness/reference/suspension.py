@@ -61,7 +61,7 @@ class Suspensions:
     """All requests that gave way under preservation.
 
     ``fallback``, when the tier has no room: RECOMPUTE, REMAIN_SUSPENDED (the rows stay where they are, and it is tried again at every cut;
-    when nothing else moves any more, one is computed again after all) or ABORT (the request ends).
+    when nothing moves any more, one is computed again after all) or ABORT (the request ends).
     """
 
     def __init__(self, blocks: BlockAllocator, tier: Tier, usage: Usage, fallback: Mode = Mode.RECOMPUTE) -> None:
@@ -130,7 +130,7 @@ class Suspensions:
                 state = self._preserved(state, held, receipt)
             else:
                 state = self._promoted(state, held, receipt)
-        return self.retry(state, now_ns)
+        return self._retry(state, now_ns)
 
     def _preserved(self, state: SchedulerState, held: Suspension, receipt: Receipt) -> SchedulerState:
         held.receipts += [receipt, self.blocks.release(receipt.binding)]
@@ -150,22 +150,29 @@ class Suspensions:
         self.usage.recompute += 1
         return self._told(state, number, resident=0, preserved=0)
 
-    def retry(self, state: SchedulerState, now_ns: int) -> SchedulerState:
-        """Try again what the tier had no room for; when nothing else moves any more, have one computed again after all."""
-        stuck = [number for number, held in self._live.items() if held.failed] if self.fallback is Mode.REMAIN_SUSPENDED else []
-        for number in list(stuck):
+    def unstick(self, state: SchedulerState) -> SchedulerState | None:
+        """Nothing can run: have the request that stays longest for want of room computed again after all. None when there is none, or a
+        transfer is under way that may change more.
+        """
+        stuck = self._stuck()
+        if not stuck or self.tier.next_ns is not None:
+            return None
+        held = self._live[stuck[0]]
+        held.intent, held.receipts = replace(held.intent, mode=Mode.RECOMPUTE, fallback=Mode.RECOMPUTE), []
+        return self._recompute(state, stuck[0])
+
+    def _stuck(self) -> list[int]:
+        return [number for number, held in self._live.items() if held.failed] if self.fallback is Mode.REMAIN_SUSPENDED else []
+
+    def _retry(self, state: SchedulerState, now_ns: int) -> SchedulerState:
+        for number in self._stuck():
             held = self._live[number]
             receipt = self.tier.preserve(held.intent.binding, held.rows, now_ns)
             if receipt.status is Status.INFLIGHT:
                 held.receipts = [receipt]
                 self.usage.preserve += 1
-                stuck.remove(number)
                 state = self._told(state, number, resident=held.rows, preserved=0, ready=0)
-        if not stuck or len(state.running) or self.tier.next_ns is not None:
-            return state
-        held = self._live[stuck[0]]
-        held.intent, held.receipts = replace(held.intent, mode=Mode.RECOMPUTE, fallback=Mode.RECOMPUTE), []
-        return self._recompute(state, stuck[0])
+        return state
 
     def _told(self, state: SchedulerState, number: int, *, resident: int, preserved: int, ready: int = 1) -> SchedulerState:
         return set_suspended(state, (number,), resident=resident, preserved=preserved, ready=ready, block=self.blocks.block)

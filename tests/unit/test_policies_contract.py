@@ -37,8 +37,8 @@ def engine_of(policy_id: str, tokens: int, sequences: int, kv: int, watermark: i
 
 def plan_bytes(plan: IterationPlan) -> bytes:
     """Everything a plan says."""
-    arrays = [plan.work.at, plan.work.cells, plan.order, plan.reasons, plan.layers]
-    for move in (plan.preempt, plan.resume, plan.admit, plan.decline):
+    arrays = [plan.work.at, plan.work.cells, plan.order, plan.reasons, plan.layers, plan.reserve]
+    for move in (plan.preempt, plan.resume, plan.admit, plan.decline, plan.promote):
         arrays += [move.at, move.keys]
     scalars = (*plan[:4], plan.ledger, plan.notes)
     return b"|".join([repr(scalars).encode(), *(array.tobytes() for array in arrays)])
