@@ -154,7 +154,7 @@ def _windows(served: ServiceLog, asked: ServiceLog, able: Eligibility, declared:
     """
     width, step = declared.window_ns, max(1, declared.window_ns // 2)
     starts = np.arange(able.start, able.stop - width + 1, step, dtype=np.int64)
-    if not len(starts):
+    if not len(starts) or not served.clients:
         return None
     seconds = width / NS_PER_S
     gap = windowed_gap(windowed_service(served, starts, width) / seconds, windowed_service(asked, starts, width) / seconds)
@@ -174,12 +174,12 @@ def _figures(found: RunFairness, able: Eligibility, windows: _Windows | None, fa
 def _of_service(found: RunFairness, windows: _Windows | None, fair: Floats, who: str, alone: str) -> list[Figure]:
     n, seconds = len(fair), f"windows of {found.declared.window_ns / NS_PER_S:g} s"
     index = jain(fair)
-    narrow = alone or ("" if windows else f"no window of {found.declared.window_ns / NS_PER_S:g} s fits the measured window")
-    apart = alone or ("" if found.gap else f"no two of the {who}s were eligible at the same time")
+    narrow = alone or ("" if windows or found.unknown else f"no window of {found.declared.window_ns / NS_PER_S:g} s fits the measured window")
+    apart = alone or ("" if found.gap or found.unknown else f"no two of the {who}s were eligible at the same time")
     stamped = f"every {who}, work completed in the measured window"
     paired = f"pairs of {who}s while both are eligible" + (f", the {PAIRED} that asked for most" if len(found.who.names) > PAIRED else "")
     gaps = windows.gap if windows else np.zeros(1)
-    nothing = alone or ("" if index is not None else "nobody got any service")
+    nothing = alone or ("" if index is not None or found.unknown else "nobody got any service")
     every = f"measured window, two {who}s or more eligible"
     return [
         rate("contended_share", "ratio", found.contended, n, every, "", undefined=alone),
