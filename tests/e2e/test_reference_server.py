@@ -108,6 +108,29 @@ def test_a_stream_counts_tokens_by_ids_and_usage_on_one_kept_connection(server: 
             assert events[-1] == "done"
 
 
+@pytest.mark.parametrize(("code", "kind"), [(429, "RateLimitError"), (503, "ServiceUnavailableError")])
+def test_what_the_policy_declines_is_answered_before_any_output(tmp_path: Path, code: int, kind: str) -> None:
+    arm = reference_arm(policy="scorpio-like-deadline", **{"policy-parameters": "ttft_ns=1", "overload-status": code})
+    with running(ReferenceRuntime(), arm, PINS, tmp_path) as (base_url, _), client(base_url) as connection:
+        for stream in (True, False, True):  # the connection is kept
+            status, body = post(connection, completion(stream=stream))
+            assert (status, json.loads(body)["error"]["type"]) == (code, kind)
+        assert metric(base_url, "requests_finished_total") == metric(base_url, "requests_aborted_total") == 0
+        until(lambda: metric(base_url, "requests_waiting") == 0)
+
+
+@pytest.mark.parametrize("policy", ["scorpio-like-deadline", "layerkv-like", "distserve-like-split"])
+def test_policies_with_owners_beside_the_scheduler_serve_over_http(tmp_path: Path, policy: str) -> None:
+    with running(ReferenceRuntime(), reference_arm(policy=policy), PINS, tmp_path) as (base_url, _), client(base_url) as connection:
+        for stream in (True, False):
+            status, body = post(connection, completion(stream=stream, max_tokens=6))
+            answer = [e for e in data_events(body) if e != "done"] if stream else [json.loads(body)]
+            assert status == 200
+            assert sum(len(part["choices"][0]["text"]) for part in answer) == 6
+        assert metric(base_url, "requests_finished_total") == 2
+        assert metric(base_url, "kv_usage_ratio") == 0
+
+
 def test_equal_seeds_give_equal_answers_on_both_forms(server: str) -> None:
     with client(server) as connection:
         _, one = post(connection, completion(seed=5, max_tokens=20))

@@ -76,8 +76,10 @@ def everyone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_manifest_has_every_policy_of_the_registry_as_an_arm() -> None:
     arms = yaml.safe_load((MANIFESTS / "policies-virtual.yaml").read_text(encoding="utf-8"))["arms"]
     assert sorted(arm["args"]["policy"] for arm in arms.values()) == sorted(POLICIES)
-    rest = [{k: v for k, v in arm["args"].items() if k != "policy"} for arm in arms.values()]
-    assert all(args == rest[0] for args in rest)
+    rest = {arm["args"]["policy"]: {k: v for k, v in arm["args"].items() if not k.startswith("policy")} for arm in arms.values()}
+    pair = rest.pop("distserve-like-split")  # two workers: places and KV of two
+    assert pair == rest["fixed-batch"] | {k: 2 * rest["fixed-batch"][k] for k in ("max-num-seqs", "kv-cache-tokens")}
+    assert all(args == rest["fixed-batch"] for args in rest.values())
 
 
 def test_every_policy_serves_the_same_load_and_is_reported_with_its_clients(everyone: Path) -> None:
