@@ -16,8 +16,10 @@ from analysis.fairness import (
     aging_crossover,
     backlog,
     check_bound,
+    contended,
     counter_charge,
     covers,
+    droughts,
     jain,
     largest_gap,
     pair_gap,
@@ -231,7 +233,7 @@ def test_starved_is_eligible_throughout_and_nothing_completed(
         assert found[client] == (eligible and not any(c == client and t1 < at <= t1 + horizon for c, at, _ in events))
 
 
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20), st.floats(0.001, 1000))
+@given(st.lists(st.one_of(st.just(0.0), st.floats(1e-200, 1e6)), min_size=1, max_size=20), st.floats(0.001, 1000))
 def test_jain_lies_between_one_nth_and_one_and_knows_no_scale(shares: list[float], scale: float) -> None:
     found = jain(np.array(shares))
     if found is None:
@@ -322,3 +324,53 @@ def test_what_no_log_can_hold() -> None:
     ):
         with pytest.raises(UsageError, match=code):
             call()
+
+
+# Droughts and contention
+
+
+@given(EVENTS, REQUESTS)
+def test_a_drought_is_the_longest_run_of_eligible_ticks_without_an_event(
+    events: list[tuple[int, int, int]], requests: list[tuple[int, int, int]]
+) -> None:
+    log, stretches = log_from(events), backlog_of(requests)
+    for client, found in enumerate(droughts(log, stretches).tolist()):
+        at = {t for c, t, _ in events if c == client}
+        longest = 0
+        for start, stop in stretches[client].tolist():
+            for t1, t2 in combinations(range(start, stop + 1), 2):
+                if not any(t1 < t < t2 for t in at):
+                    longest = max(longest, t2 - t1)
+        assert found == longest
+
+
+@given(EVENTS, REQUESTS, st.integers(1, 12))
+def test_who_is_starved_by_any_horizon_has_a_drought_as_long(
+    events: list[tuple[int, int, int]], requests: list[tuple[int, int, int]], horizon: int
+) -> None:
+    log, stretches = log_from(events), backlog_of(requests)
+    longest = droughts(log, stretches)
+    for t in range(25 - horizon):
+        assert (longest[starved(log, stretches, t, t + horizon)] >= horizon).all()
+
+
+@given(REQUESTS)
+def test_contended_ticks_are_those_in_which_two_clients_are_eligible(requests: list[tuple[int, int, int]]) -> None:
+    by_client = [{t for c, a, stay in requests if c == client for t in range(a, a + stay)} for client in range(3)]
+    wanted = sum(1 for t in range(24) if sum(t in ticks for ticks in by_client) >= 2)
+    assert contended(backlog_of(requests)) == wanted
+
+
+@given(EVENTS)
+def test_splitting_a_log_at_once_gives_what_each_client_is_given(events: list[tuple[int, int, int]]) -> None:
+    log = log_from(events)
+    for client, (at, cost) in enumerate(log.by_client()):
+        assert (at.tolist(), cost.tolist()) == tuple(column.tolist() for column in log.of(client))
+
+
+@given(EVENTS, REQUESTS)
+def test_pairing_fewer_clients_finds_no_wider_gap(events: list[tuple[int, int, int]], requests: list[tuple[int, int, int]]) -> None:
+    log, stretches = log_from(events), backlog_of(requests)
+    some, every = largest_gap(log, stretches, [0, 2]), largest_gap(log, stretches)
+    assert some is None or (every is not None and some.value <= every.value)
+    assert some is None or {some.f, some.g} == {0, 2}
