@@ -1,15 +1,18 @@
-"""policies list | show: what each scheduling policy of the reference engine is, and what must not be said about it."""
+"""policies list | show | fit-cost: what each scheduling policy of the reference engine is, what must not be said of it, what it costs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
-from harness.cli.output import OK, answers, console, emit_json, json_option
-from harness.errors import UsageError
+from analysis.cost_fit import CostFit, fit_costs, to_dict
+from harness.cli.output import OK, answers, console, emit_json, json_option, printable
+from harness.cli.sides import load_records
+from harness.errors import HostError, UsageError
 from harness.reference.policy import Card
 from harness.reference.registry import POLICIES
 
@@ -69,6 +72,45 @@ def show(name: str, as_json: bool) -> int:
     for line in card_lines(card):
         out.print(line)
     return OK
+
+
+@policies.command("fit-cost")
+@click.argument("campaign_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@json_option
+@answers
+def fit_cost(campaign_dir: Path, as_json: bool) -> int:
+    """Fit the engine's cost model to a campaign's records, and print it with its error and as arguments of an arm.
+
+    Each replicate is predicted from the others; that is the error. What an engine yields at a fitted cost is as synthetic as at any other.
+
+    Example: trigpoint policies fit-cost results/vllm-cpu-azure-conv
+    """
+    records, broken = load_records(campaign_dir)
+    if broken:
+        raise HostError(*broken)
+    fits = fit_costs(records)
+    if as_json:
+        emit_json({"fits": [to_dict(fit) for fit in fits]})
+        return OK
+    out = console()
+    for line in (line for fit in fits for line in fit_lines(fit)):
+        out.print(printable(line))
+    return OK
+
+
+def fit_lines(fit: CostFit) -> Iterator[str]:
+    """A fit for people, and what to paste into an arm."""
+    seen = f"{fit.iterations} iterations ({fit.left_out} left out)"
+    yield f"arm {fit.arm}: fitted to {fit.replicates} {fit.evidence_class} replicates, {seen}"
+    for name, found in fit.estimates.items():
+        kept = "set to 0: the records ask for less than nothing" if name in fit.dropped else f"standard error {found.error:.6g}"
+        yield f"  {name} {found.value:.6g} ({kept})"
+    yield (
+        f"  held out: iterations are off by {fit.median_error:.1%} (median) and {fit.p90_error:.1%} (p90), "
+        f"summed time by {fit.time_error:.1%} at worst"
+    )
+    yield "  args of an arm of runtime reference (its records are synthetic, and say fitted):"
+    yield from (f"    {name}: {value}" for name, value in fit.arguments().items())
 
 
 def card_dict(card: Card) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def cost_model(args: argparse.Namespace) -> CostModel:
     """The declared cost model of a command line."""
     rows = (args.cost_prefill_token, args.cost_decode_row, args.cost_context_token)
-    return CostModel(args.cost_base, *rows, args.cost_transfer_base, args.cost_transfer_token)
+    return CostModel(args.cost_base, *rows, args.cost_transfer_base, args.cost_transfer_token, args.cost_source)
 
 
 def deployment_problems(policy: Policy, budgets: Budgets, max_model_len: int) -> list[Problem]:

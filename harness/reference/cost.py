@@ -12,7 +12,8 @@ from harness.reference.table import all_zero
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Integer ns, linear, so that the effect of one budget can be followed by hand. Declared, not fitted: it stands for no hardware.
+    """Integer ns, linear, so that the effect of one budget can be followed by hand. It stands for no hardware, also when ``source`` says
+    which campaign's server it was fitted to, as its client saw it (``fitted:DIGEST:ERROR``, ``analysis.cost_fit``).
 
     ``base_ns`` for each iteration, ``prefill_token_ns`` for each prompt or rebuild row, ``decode_row_ns`` for each decode row,
     ``context_token_ns`` for each KV row an interval reads (the sum of interval ends: history is read once for each interval).
@@ -25,6 +26,7 @@ class CostModel:
     context_token_ns: int
     transfer_base_ns: int = 0
     transfer_row_ns: int = 0
+    source: str = "declared"
 
     def cost_ns(self, plan: IterationPlan) -> int:
         """Duration of the iteration; 0 for a plan without work."""

@@ -32,8 +32,7 @@ from workloads import Schedule
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """The engine under test. ``costs`` is the declared cost model; it stands for no hardware, also when ``cost_source`` says to which
-    campaign's server it was fitted (``fitted:DIGEST:ERROR``)."""
+    """The engine under test. ``costs`` is the declared cost model; it stands for no hardware."""
 
     policy: str
     budgets: Budgets
@@ -86,7 +85,8 @@ class EngineSetup:
             "kv_cache_tokens": budgets.kv_capacity, "kv_watermark": budgets.kv_watermark, "max_model_len": self.max_model_len,
             "cost_base": costs.base_ns, "cost_prefill_token": costs.prefill_token_ns, "cost_decode_row": costs.decode_row_ns,
             "cost_context_token": costs.context_token_ns, "cost_transfer_base": costs.transfer_base_ns,
-            "cost_transfer_token": costs.transfer_row_ns, "max_queue": door.waiting, "max_live": door.live, "overload_status": door.status,
+            "cost_transfer_token": costs.transfer_row_ns, "cost_source": costs.source,
+            "max_queue": door.waiting, "max_live": door.live, "overload_status": door.status,
             **declared_rules(self.budgets, self.rules),
             **{f"policy_{name}": value for name, value in sorted(make_policy(self.policy, self.parameters).parameters.items())},
         }  # fmt: skip

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from harness.errors import UsageError
+from harness.record.spec import Slo
 from harness.reference.table import (
     ARRIVAL_NS,
     CLIENT,
@@ -37,7 +39,8 @@ class Offered:
 
     ``maximum``: output limit the engine is told. ``natural``: output length at which end of sequence comes (NEVER: it does not), hidden
     from policies. ``stop_after``: the client closes after that many tokens (-1: it does not). ``give_up_ns``: planned cancellation, from
-    the arrival (-1: none). ``waits_for``: for each request the ones whose end it waits for, with ``think_ns`` from the last of them.
+    the arrival (-1: none). ``ttft_ns``, ``tbt_ns``: limits declared to the scheduler (n,) or the same for all (NO_LIMIT: none).
+    ``waits_for``: for each request the ones whose end it waits for, with ``think_ns`` from the last of them.
     """
 
     arrival_ns: Int64
@@ -48,8 +51,8 @@ class Offered:
     give_up_ns: Int64
     priority: Int64
     client: Int64
-    ttft_ns: int = NO_LIMIT
-    tbt_ns: int = NO_LIMIT
+    ttft_ns: Int64 | int = NO_LIMIT
+    tbt_ns: Int64 | int = NO_LIMIT
     waits_for: dict[int, list[int]] = field(default_factory=dict)
     think_ns: Int64 | None = None
 
@@ -62,15 +65,31 @@ class Offered:
         cells[HANDLE] = cells[ORDER] = numbers
         cells[PROMPT], cells[MAXIMUM] = self.prompt.take(requests), self.maximum.take(requests)
         cells[PRIORITY], cells[CLIENT] = self.priority.take(requests), self.client.take(requests)
-        cells[ARRIVAL_NS], cells[TTFT_NS], cells[TBT_NS] = arrival_ns, self.ttft_ns, self.tbt_ns
+        cells[ARRIVAL_NS] = arrival_ns
+        for column, limits in ((TTFT_NS, self.ttft_ns), (TBT_NS, self.tbt_ns)):
+            cells[column] = limits if isinstance(limits, int) else limits.take(requests)
         cells[LAST_NS], cells[READY] = -1, 1
         return Table(cells)
 
 
-def offer(schedule: Schedule, *, max_model_len: int, ttft_ns: int | None = None, tbt_ns: int | None = None) -> Offered:
+def declared_limits(schedule: Schedule, slo: Slo, classes: Mapping[str, Slo]) -> tuple[Int64, Int64]:
+    """TTFT and TBT limit (n,) that each request declares, ns: those of its class where ``classes`` names it, else those of ``slo``, as
+    analysis judges it."""
+    names = () if schedule.request_class is None else schedule.request_class.names
+    each = [*(classes.get(name, slo) for name in names), slo]
+    codes = np.full(len(schedule), -1) if schedule.request_class is None else schedule.request_class.codes
+    ttft, tbt = (np.array([NO_LIMIT if limit is None else limit for limit in column], np.int64) for column in _limits_of(each))
+    return ttft.take(codes, mode="wrap"), tbt.take(codes, mode="wrap")  # code -1, of no class: the last
+
+
+def _limits_of(each: Sequence[Slo]) -> tuple[list[int | None], list[int | None]]:
+    return [slo.ttft_ns for slo in each], [slo.tbt_ns for slo in each]
+
+
+def offer(schedule: Schedule, *, max_model_len: int, limits: tuple[Int64, Int64] | None = None) -> Offered:
     """Take a schedule's columns. Where the server may end by itself, it ends where the trace did; elsewhere end of sequence never comes.
 
-    ``ttft_ns``, ``tbt_ns``: limits every request declares to the scheduler. Raises UsageError ``prompt_too_long``.
+    ``limits``: what each request declares to the scheduler (``declared_limits``). Raises UsageError ``prompt_too_long``.
     """
     prompt = schedule.input_tokens.astype(np.int64)
     room = max_model_len - prompt
@@ -88,8 +107,8 @@ def offer(schedule: Schedule, *, max_model_len: int, ttft_ns: int | None = None,
         give_up_ns=zeros - 1 if schedule.cancel_after_ns is None else schedule.cancel_after_ns,
         priority=zeros if schedule.priority is None else schedule.priority,
         client=zeros if schedule.client is None else schedule.client.codes.astype(np.int64) + 1,
-        ttft_ns=NO_LIMIT if ttft_ns is None else ttft_ns,
-        tbt_ns=NO_LIMIT if tbt_ns is None else tbt_ns,
+        ttft_ns=NO_LIMIT if limits is None else limits[0],
+        tbt_ns=NO_LIMIT if limits is None else limits[1],
         waits_for={} if turns is None else {i: rows for i in range(len(schedule)) if (rows := turns.after.row(i).tolist())},
         think_ns=None if turns is None else turns.think_ns,
     )

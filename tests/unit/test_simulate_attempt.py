@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ from harness.record.coordinates import RUN_COORDINATES, Coordinate, Known, RunCo
 from harness.record.facts import Facts
 from harness.record.reader import read_run
 from harness.record.schema import SCHEDULE, TRUTH
-from harness.record.spec import Window
+from harness.record.spec import Slo, Window
 from harness.reference.contract import Budgets
 from harness.reference.cost import CostModel
+from harness.reference.table import NO_LIMIT
 from harness.simulate import EngineSetup, SimulatedRun, offer, simulate_run, virtual_facts
+from harness.simulate.offered import declared_limits
 from tests.builders import make_spec
 from workloads import Schedule
+from workloads.schedule import Labels
 
 S, MS = 1_000_000_000, 1_000_000
 COUNT = 40
@@ -149,3 +153,28 @@ def test_lengths_end_where_the_control_says() -> None:
     assert capped.natural.tolist() == make_schedule().output_tokens.tolist()
     undeclared = offer(make_schedule(ignore_eos=False, max_tokens=np.full(COUNT, -1)), max_model_len=1024)
     assert (undeclared.maximum + undeclared.prompt).tolist() == [1024] * COUNT
+
+
+def test_requests_declare_the_limits_of_their_class_and_a_policy_sees_them() -> None:
+    own = {"fast": Slo(ttft_ns=50 * MS, tbt_ns=9 * MS), "batch": Slo(e2e_ns=S)}
+    named = Labels(("batch", "fast", "other"), np.arange(COUNT, dtype=np.int32) % 4 - 1)
+    schedule = make_schedule(request_class=named)
+    limits = declared_limits(schedule, Slo(ttft_ns=500 * MS), own)
+    table = offer(schedule, max_model_len=1024, limits=limits).declare(np.arange(4), np.arange(4), np.zeros(4, np.int64))
+    assert table.ttft_ns.tolist() == [500 * MS, NO_LIMIT, 50 * MS, 500 * MS]  # of no class, batch, fast, of a class without limits
+    assert table.tbt_ns.tolist() == [NO_LIMIT, NO_LIMIT, 9 * MS, NO_LIMIT]
+
+
+def test_a_policy_of_deadlines_serves_the_class_of_tight_limits_first(tmp_path: Path) -> None:
+    run = simulated(slo_classes={"tight": make_spec().slo.model_copy(update={"ttft_ns": 20 * MS, "tbt_ns": 10 * MS})})
+    schedule = make_schedule(arrival_ns=np.full(COUNT, MS), request_class=Labels(("tight",), np.arange(COUNT, dtype=np.int32) % 2 - 1))
+    setup = dataclasses.replace(SETUP, policy="least-slack")
+    found = {}
+    for name, classes in (("declared", run.spec.slo_classes), ("none", {})):
+        spec = run.spec.model_copy(update={"slo_classes": classes})
+        attempt = Attempt.create(tmp_path / name, "demo", "a@x1", 0)
+        simulate_run(attempt, dataclasses.replace(run, spec=spec, schedule=schedule, setup=setup))
+        first = [events[0] for events in read_run(attempt.path).whole_requests().sort_by("request_id")["event_ns"].to_pylist()]
+        found[name] = (max(first[1::2]), max(first[0::2]))
+    assert found["declared"][0] < found["declared"][1], "the tight class has its first tokens before the other"
+    assert found["declared"][0] < found["none"][0]
