@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from harness.errors import Problem, UsageError
-from harness.reference.table import CLIENT, EMITTED, EMPTY, PRIORITY, PROMPT, RESERVED, Int64, Table, in_blocks, join
+from harness.reference.table import CLIENT, EMITTED, EMPTY, PRIORITY, PROMPT, RESERVED, Int64, Table, in_blocks
 
 
 class Rule(StrEnum):
@@ -147,6 +147,16 @@ def estimate_rows(rule: Admission, learned: Learned | None, members: Table, bloc
     return in_blocks(members.cells[PROMPT] + outputs - 1, block)
 
 
+def recalled_rows(rule: Admission, learned: Learned | None, called: Table, block: int) -> Int64:
+    """``estimate_rows`` of members that are called back from a second tier (n,), and at least the rows of their next step.
+
+    That step is no forecast but certain: without its row, two that are back could wait for each other's room for ever.
+    """
+    certain = in_blocks(np.maximum(called.prompt, called.computed + 1), block)
+    rows: Int64 = np.maximum(estimate_rows(rule, learned, called, block), certain)
+    return rows
+
+
 NO_RESERVATIONS: Final = np.zeros((3, 0), np.int64)
 
 
@@ -166,9 +176,10 @@ def reservations(
     longer, new = ((needed > has) & (has > 0)).nonzero()[0], (has == 0).nonzero()[0]
     if not (len(longer) or len(new) or len(called)):
         return NO_RESERVATIONS
-    coming = join((members.take(new), called))
-    rows = np.concatenate((needed.take(longer), estimate_rows(rule, learned, coming, block)))
-    return np.concatenate((np.concatenate((members.cells[:2].take(longer, axis=1), coming.cells[:2]), axis=1), rows[None]))
+    came = members.take(new)
+    who = np.concatenate((members.cells[:2].take(longer, axis=1), came.cells[:2], called.cells[:2]), axis=1)
+    rows = (needed.take(longer), estimate_rows(rule, learned, came, block), recalled_rows(rule, learned, called, block))
+    return np.concatenate((who, np.concatenate(rows)[None]))
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from harness.reference.admission import estimate_rows, reservations
+from harness.reference.admission import estimate_rows, recalled_rows, reservations
 from harness.reference.contract import END, IterationPlan, Moves, SchedulerState, WorkloadManifest
 from harness.reference.table import COMPUTED, PRESERVED, PROMPT, READY, RESERVED, RESIDENT, Int64, Table, in_blocks, one_in_blocks
 
@@ -89,7 +89,8 @@ class Room:
             more = max(end - reserved, 0) if self._rule.reserves else end - one_in_blocks(resident, block)
             return (more if self._rule.reserves else 0), more
         if self._rule.reserves:
-            rows = int(estimate_rows(self._rule, self._state.learned, table.take(np.array([at])), self._block)[0])
+            expect = recalled_rows if preserved else estimate_rows
+            rows = int(expect(self._rule, self._state.learned, table.take(np.array([at])), block)[0])
             return rows, rows
         if preserved:
             sure = max(int(table.prompt[at]), int(table.computed[at]) + 1)

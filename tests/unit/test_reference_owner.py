@@ -173,7 +173,7 @@ def test_without_any_rule_there_is_no_owner_and_blocks_of_one_row_change_nothing
     plain = engine_with(MemoryRules(), tokens=tokens, kv_capacity=kv)
     assert plain.owner is None
     assert not plain.core.workload.counted
-    # A tier that nothing is ever refused by and that costs nothing is the nearest engine with an owner; where nobody gives way, plans agree.
+    # The nearest engine with an owner has a tier that refuses nothing and costs nothing; as long as nobody gives way, plans agree.
     owned = engine_with(MemoryRules(tier_rows=10_000), tokens=tokens, kv_capacity=kv)
     histories = [drive(engine, submit(engine, requests))[0] for engine in (plain, owned)]
     for ours, theirs in zip(*histories, strict=False):
