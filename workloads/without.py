@@ -11,7 +11,7 @@ from workloads.assemble import Rows
 from workloads.plan import WorkloadPlan
 from workloads.schedule import Bools, Int64, Labels, frozen
 from workloads.tenants import NAMES_SHOWN, Senders
-from workloads.transforms.contract import cut_references, select
+from workloads.transforms.contract import cut_references, select, sessions_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,10 +26,11 @@ class Crowd:
 def without_clients(plan: WorkloadPlan, crowd: Crowd) -> Crowd:
     """Leave out the rows of ``plan.without_clients``.
 
-    Arrivals, lengths, senders and cancellations were drawn for all rows before, so those that stay are what they are beside the others.
+    Arrivals, lengths, senders and cancellations were drawn for all rows before, so those that stay are what they are beside the others;
+    only the bytes of their prompts are others of the same lengths, since a prompt is made from its place.
     A turn that waited only for rows that are left out arrives by the clock, and the log counts such turns. Raises UsageError
-    ``workload.no_clients``, ``workload.client_unknown``, ``workload.nobody_left``, or ``workload.closed_without`` for a closed loop, whose
-    users send for several clients in turn.
+    ``workload.no_clients``, ``workload.client_unknown``, ``workload.nobody_left``, or ``workload.closed_without`` for a closed loop with a
+    user that sends for several clients in turn.
     """
     rows, client = crowd.rows.trace, crowd.senders.client
     if client is None:
@@ -37,7 +38,7 @@ def without_clients(plan: WorkloadPlan, crowd: Crowd) -> Crowd:
         raise UsageError.single("workload.no_clients", what, "declare tenants with shares, or use a trace with clients")
     gone = np.array([name in plan.without_clients for name in client.names] + [False], dtype=np.bool_)
     keep = ~gone[client.codes]
-    problems = _refused(plan, client, keep)
+    problems = _refused(plan, client, keep, sessions_of(rows))
     if problems:
         raise UsageError(*problems)
     kept = select(rows, keep)
@@ -53,7 +54,7 @@ def without_clients(plan: WorkloadPlan, crowd: Crowd) -> Crowd:
     return Crowd(replace(crowd.rows, trace=kept), senders, cancelled)
 
 
-def _refused(plan: WorkloadPlan, client: Labels, keep: Bools) -> list[Problem]:
+def _refused(plan: WorkloadPlan, client: Labels, keep: Bools, session: Int64) -> list[Problem]:
     problems = []
     unknown = sorted(set(plan.without_clients) - set(client.names))
     if unknown:
@@ -62,7 +63,8 @@ def _refused(plan: WorkloadPlan, client: Labels, keep: Bools) -> list[Problem]:
         problems.append(Problem("workload.client_unknown", what, f"use names that are there: {known}"))
     if not keep.any():
         problems.append(Problem("workload.nobody_left", "without_clients: no request is left", "leave at least one client in"))
-    if plan.loop == "closed":
-        what = "without_clients: in a closed loop a user sends for several clients in turn, so leaving one out would change the others"
-        problems.append(Problem("workload.closed_without", what, "use an open loop"))
+    torn = np.intersect1d(session[keep], session[~keep])
+    if plan.loop == "closed" and len(torn):
+        what = f"without_clients: {len(torn)} users of the closed loop send for several clients in turn; without one the others change"
+        problems.append(Problem("workload.closed_without", what, "use an open loop, or clients by share, which are users' own"))
     return problems

@@ -187,9 +187,6 @@ def _without(arms: dict[str, Arm], workload: Workload) -> Findings:
     known = sorted(workload.tenants)
     for name, arm in arms.items():
         path: Path = ("arms", name, "without-clients")
-        if arm.without_clients and workload.loop == "closed":
-            what = ": in a closed loop a user sends for several clients in turn, so leaving one out would change the others"
-            yield Finding("bad_clients", path, what, "use an open loop")
         for client in arm.without_clients:
             if known and workload.trace is None and client not in known:
                 near = nearest(client, known)
