@@ -138,6 +138,8 @@ def _hand_over(authorized: Authorized, after: SchedulerState) -> SchedulerState:
 
 def in_flight(members: Table, facts: Foreign) -> Bools:
     """Which members have a transfer under way (n,)."""
+    if not facts.cells.shape[1]:
+        return np.zeros(len(members), bool)
     moving = facts.cells[FACT_HANDLE].compress(facts.cells[FACT_DUE_NS] != NOT_MOVING)
     found: Bools = np.isin(members.handle, moving)
     return found

@@ -20,7 +20,7 @@ from tests.unit.test_reference_engine import Step, run, tokens_of
 COSTS = CostModel(10_000_000, 1_000, 10_000, 1, transfer_base_ns=3_000_000, transfer_row_ns=1_000_000)
 SMALL = {
     "aging_ns": 15_000_000, "promote_ns": 60_000_000, "quantum_rows": 2, "levels": 4, "chunk_rows": 5, "rows_per_tick": 8, "layers": 4,
-    "least_layers": 1, "piece_rows": 9, "prefill_percent": 50,
+    "least_layers": 1, "piece_rows": 9, "prefill_percent": 50, "ttft_ns": 150_000_000,
 }  # fmt: skip
 """Parameters small enough that rules meant for long waits act within a test."""
 
@@ -54,11 +54,12 @@ def test_every_load_ends_within_contract_and_every_token_is_the_request_s_own(
     engine = engine_of(policy_id, tokens, sequences, kv, watermark)
     for index, (prompt, maximum, priority, _) in enumerate(requests):
         engine.submit(f"r{index}", prompt, maximum, Truth(index, None), priority=priority, client=f"c{index % 2}")
-    out = tokens_of(run(engine))
-    for index, (_, maximum, _, _) in enumerate(requests):
-        assert out[f"r{index}"] == [Truth(index, None).token(i) for i in range(maximum)]
-    assert engine.kv_rows == 0
-    assert int(engine.state.service.sum()) == sum(prompt + maximum - 1 for prompt, maximum, _, _ in requests)
+    out, declined = tokens_of(run(engine)), dict(engine.take_declined())
+    assert not declined or engine.core.policy.declines
+    served = [(index, row) for index, row in enumerate(requests) if f"r{index}" not in declined]
+    assert out == {f"r{index}": [Truth(index, None).token(i) for i in range(row[1])] for index, row in served}
+    assert engine.kv_rows == engine.waiting == engine.running == 0
+    assert int(engine.state.service.sum()) == sum(prompt + maximum - 1 for _, (prompt, maximum, _, _) in served)
 
 
 def _history(policy_id: str, requests: list[tuple[int, int, int, int]], tokens: int, sequences: int, longer: int) -> list[Step]:

@@ -11,7 +11,7 @@ from harness.reference.deployment import Pools
 from harness.reference.foreign import decode_side, prefill_side
 from harness.reference.passes import positions, seal, serve_in_order
 from harness.reference.policy import Card, MethodContract, Parameter, Policy
-from harness.reference.table import Int64, Phase, Table, join
+from harness.reference.table import Int64, Phase, Table, join, ones
 
 _DECODE = int(Phase.DECODE)
 
@@ -65,6 +65,8 @@ class DistServeLike(Policy):
         decodes, gone = self._decodes(pools, state)
         prompts = (running.phase != _DECODE).nonzero()[0][: pools.prefill_sequences]
         new = self._let_in(workload, pools, state, len(gone))
+        if not (len(prompts) or len(new) or len(gone)):
+            return seal(self, workload, state, running, decodes, ones(len(decodes)))
         suspended = len(state.suspended)
         preempt = moves(running, gone)
         resume, admit = _moves(state.suspended, new[new < suspended]), _moves(state.waiting, new[new >= suspended] - suspended)
@@ -77,18 +79,18 @@ class DistServeLike(Policy):
         wants = (members.limit - members.resident).take(queue)
         widths = serve_in_order(wants, self._piece(pools, members.resident.take(queue), len(decodes)))
         at = np.concatenate((place.take(decodes), queue.compress(widths > 0)))
-        ones = np.ones(len(decodes), np.int64)
-        return seal(
-            self, workload, state, members, at, np.concatenate((ones, widths.compress(widths > 0))), preempt, resume, admit
-        )  # fmt: skip
+        widths = np.concatenate((ones(len(decodes)), widths.compress(widths > 0)))
+        return seal(self, workload, state, members, at, widths, preempt, resume, admit)
 
     def _decodes(self, pools: Pools, state: SchedulerState) -> tuple[Int64, Int64]:
         """Positions that decode, and of those who give way from the tail because the decode pool is full; who is on the way may as well."""
         running = state.running
         there = decode_side(running, state.foreign)
         held = int(running.resident.compress(there).sum())
-        left, gone = there.nonzero()[0].tolist(), list[int]()
-        ready = running.ready.tolist()
+        decodes = (there & (running.ready == 1)).nonzero()[0][: pools.decode_sequences]
+        if held + len(decodes) <= pools.decode_kv:
+            return decodes, positions(())
+        left, gone, ready = there.nonzero()[0].tolist(), list[int](), running.ready.tolist()
         while left and held + min(sum(ready[at] for at in left), pools.decode_sequences) > pools.decode_kv:
             gone.append(left.pop())
             held -= int(running.resident[gone[-1]])

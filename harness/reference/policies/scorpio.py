@@ -15,6 +15,8 @@ from harness.reference.policy import ANY_RULE, Card, Completed, MethodContract, 
 from harness.reference.table import HANDLE, RESIDENT, Bools, Int64, Phase, Table
 
 _DECODE = int(Phase.DECODE)
+_NOTHING = np.zeros((2, 0), np.int64)
+_NOTHING.flags.writeable = False
 CREDIT = 1000
 """Credit of one decode row. Gains are whole thousandths of it, so that sums are the same on every machine."""
 
@@ -74,9 +76,9 @@ class ScorpioLike(Policy):
     def plan(self, workload: WorkloadManifest, state: SchedulerState) -> IterationPlan:
         """Serve prompts and whoever has the credit; decline the hopeless; let the others in by deadline as far as gaps allow."""
         draft = Draft(self, workload, state)
-        running = state.running
-        goes = (running.phase != _DECODE) | (self._credit(state) >= CREDIT)
-        draft.serve_running(None if bool(goes.all()) else goes.nonzero()[0])
+        draft.serve_running(self._who_goes(state))
+        if not draft.others:
+            return draft.finish()
         hopeless = self._hopeless(state)
         room = self._room(state)
         if not draft.preempted and room > 0:
@@ -88,17 +90,27 @@ class ScorpioLike(Policy):
 
     def initial_memory(self) -> Int64:
         """Nobody has credit (2, 0): number, credit left over."""
-        return np.zeros((2, 0), np.int64)
+        return _NOTHING
 
     def learn(self, workload: WorkloadManifest, state: SchedulerState, done: Completed) -> Int64:  # noqa: ARG002 - the seam
         """Keep what each running member earned and did not spend on a completed decode row; never more than one row's worth."""
         running, rows = state.running, done.result.rows
+        if _all_alike(running):
+            return _NOTHING
         spent = rows[HANDLE].compress(rows[COMPLETED_END] > rows[RESIDENT])
         left = self._credit(state) - CREDIT * np.isin(running.handle, spent)
         sort = running.handle.argsort()
         kept = np.array((running.handle.take(sort), np.clip(left, 0, CREDIT).take(sort)))
         kept.flags.writeable = False
         return kept
+
+    def _who_goes(self, state: SchedulerState) -> Int64 | None:
+        """Positions of the running members that are served now, prompts always; None for everybody."""
+        running = state.running
+        if _all_alike(running):
+            return None  # each earns a whole row an iteration
+        goes: Int64 = ((running.phase != _DECODE) | (self._credit(state) >= CREDIT)).nonzero()[0]
+        return goes
 
     def _credit(self, state: SchedulerState) -> Int64:
         """Credit of each running member at this cut (n,): what it kept, and what this iteration adds."""
@@ -150,6 +162,12 @@ class ScorpioLike(Policy):
             if len(limits) > 1 and ours["base_ns"] + virtual * ours["decode_row_ns"] // CREDIT > tightest:
                 return
             yield queue, at
+
+
+def _all_alike(running: Table) -> bool:
+    """Whether all members declare the same gap limit."""
+    limits = running.tbt_ns
+    return len(limits) == 0 or int(limits.min()) == int(limits.max())
 
 
 def _kept(memory: object) -> Int64:
