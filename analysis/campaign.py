@@ -18,6 +18,7 @@ from analysis.fairness_words import declared_fairness
 from analysis.gates import CellContext, PairContext, RunContext, cell_checks, pair_checks, run_checks
 from analysis.groups import group_cell
 from analysis.loops import loop_name
+from analysis.memory import memory_use
 from analysis.model import CampaignAnalysis, CellAnalysis, Comparison, RunAnalysis
 from analysis.neighbours import neighbours
 from analysis.pareto import front_of
@@ -47,12 +48,12 @@ def analyze(records: Sequence[RunRecord], *, incomplete: Sequence[str]) -> Campa
     analyzed = [cell_in_context(group, "attainment" if spec.probe else metric) for group in grouped.values()]
     cells, contexts = tuple(cell for cell, _ in analyzed), {cell.cell: context for cell, context in analyzed}
     searched = analyze_searches(records, analyzed) if spec.probe else None
-    sides = list(searched.sides) if searched else select_load(spec.rank, cells) if spec.rank else list(cells)
-    seen = searched.contexts if searched else contexts
+    pool, seen = (searched.sides, searched.contexts) if searched else (cells, contexts)
+    sides = select_load(spec.rank, pool) if spec.rank else list(pool)
     pairs = [(a, b) for a, b in combinations(sides, 2) if spec.rank is not None or a.load == b.load]
     comparisons = tuple(_compare(a, b, PairContext(seen[a.cell], seen[b.cell])) for a, b in pairs)
     standing = searched.unranked if searched else None
-    verdict = decide(spec.rank, spec.slo, sides if searched else cells, comparisons, incomplete, spec.slo_classes, standing)
+    verdict = decide(spec.rank, spec.slo, pool, comparisons, incomplete, spec.slo_classes, standing)
     return CampaignAnalysis(
         campaign=spec.campaign,
         question=spec.question,
@@ -141,6 +142,8 @@ def _run(context: RunContext, measures: RunMeasures, curve: Mapping[str, Series]
         checks=run_checks(context),
         series={**measures.series, **curve},
         sent=measures.sent,
+        dialects=measures.dialects,
+        memory=memory_use(context.record, measures.clocks),
     )
 
 

@@ -104,93 +104,114 @@ class Gaps:
         chosen = tuple(part if mask[a:b].all() else part[np.repeat(mask[a:b], self.counts[a:b])] for part, a, b in self._each())
         each = self.counts + self.zeros if tokens else self.counts
         zeros = int(self.zeros[mask].sum()) if tokens else 0
-        return Pool(tuple(p for p in chosen if len(p)), zeros, int(np.count_nonzero(each[mask])), population)
+        return Pool(Union(tuple(p for p in chosen if len(p))), zeros, int(np.count_nonzero(each[mask])), population)
 
     def _each(self) -> Iterator[tuple[npt.NDArray[Any], int, int]]:
         return zip(self.parts, self.edges[:-1].tolist(), self.edges[1:].tolist(), strict=True)
 
 
 @dataclass(frozen=True, eq=False)
+class Union:
+    """Arrays of values, none negative, as one ascending sample whose values are found by position, without sorting all of it.
+
+    Counting by bins that keep the order finds the few bins that hold a position; only their values are sorted.
+    """
+
+    parts: Parts
+    _known: dict[int, int] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def size(self) -> int:
+        """How many values."""
+        return sum(len(p) for p in self.parts)
+
+    @cached_property
+    def total(self) -> int:
+        """Their sum, in whole numbers, so that no order of adding can show."""
+        return sum(int(part.sum(dtype=np.int64)) for part in self.parts)
+
+    @cached_property
+    def _bins(self) -> tuple[Int64, int]:
+        """How many values lie in each bin, and the first bin's name."""
+        low, high = min(p.min() for p in self.parts), max(p.max() for p in self.parts)
+        least, most = (int(_bins(np.array([v]))[0]) for v in (low, high))
+        counts = np.zeros(most - least + 1, dtype=np.int64)
+        for batch in _batches(self.parts):
+            counts += np.bincount(_bins(batch) - least, minlength=len(counts))
+        return counts, least
+
+    def at(self, positions: Int64, usual: Int64) -> Int64:
+        """Values at 0-based positions (k,). ``usual`` ones are found along with the first that are asked for, and kept."""
+        missing = [p for p in positions.tolist() if p not in self._known]
+        if missing:
+            wanted = np.unique(np.concatenate((missing, usual if not self._known else []))).astype(np.int64)
+            self._known.update(zip(wanted.tolist(), self._pick(wanted).tolist(), strict=True))
+        return np.array([self._known[p] for p in positions.tolist()], dtype=np.int64)
+
+    def _pick(self, positions: Int64) -> Int64:
+        counts, least = self._bins
+        stop = np.cumsum(counts)
+        bins = np.searchsorted(stop, positions, side="right")
+        wanted = np.zeros(len(counts), dtype=bool)
+        wanted[bins] = True
+        held = np.concatenate([batch[wanted[_bins(batch) - least]] for batch in _batches(self.parts)])
+        held.sort()
+        before = np.cumsum(np.where(wanted, counts, 0))  # of values held, up to and with each bin
+        return np.asarray(held[before[bins] - (stop[bins] - positions)], dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
 class Pool:
-    """Gaps pooled over requests, as a sample of which ranks can be asked: ``parts`` in ns in any order, and ``zeros`` more gaps of 0.
+    """Gaps pooled over requests, as a sample of which ranks can be asked: ``values``, ns, and ``zeros`` more gaps of 0.
 
     ``requests``: how many requests they came from. Gaps of one request move together, so ``independent`` is False.
     """
 
-    parts: Parts
+    values: Union
     zeros: int
     requests: int
     population: str
     independent: bool = False
-    _known: dict[int, float] = field(default_factory=dict, repr=False)
 
-    @cached_property
+    @property
     def size(self) -> int:
         """How many gaps."""
-        return self.zeros + sum(len(p) for p in self.parts)
+        return self.zeros + self.values.size
 
     def at(self, ranks: Int64) -> Floats:
-        """Values at 1-based ranks of the ascending sample, s (k,). What percentiles and plots ask for is found in one go and kept."""
-        missing = [r for r in ranks.tolist() if r not in self._known]
-        if missing:
-            wanted = np.unique(np.concatenate((missing, usual_ranks(self.size, self.requests)))).astype(np.int64)
-            self._known.update(zip(wanted.tolist(), (self._pick(wanted) / NS_PER_S).tolist(), strict=True))
-        return np.array([self._known[r] for r in ranks.tolist()], dtype=np.float64)
-
-    def _pick(self, ranks: Int64) -> Int64:
+        """Values at 1-based ranks of the ascending sample, s (k,)."""
+        usual = usual_ranks(self.size, self.requests)
         found = np.zeros(len(ranks), dtype=np.int64)
-        beyond = ranks > self.zeros
-        found[beyond] = pick(self.parts, ranks[beyond] - self.zeros - 1)
-        return found
+        above = ranks > self.zeros
+        if above.any():
+            found[above] = self.values.at(ranks[above] - self.zeros - 1, usual[usual > self.zeros] - self.zeros - 1)
+        return np.asarray(found / NS_PER_S, dtype=np.float64)
+
+    @property
+    def mean(self) -> float:
+        """Mean gap, s; NaN of none."""
+        return self.values.total / self.size / NS_PER_S if self.size else float("nan")
 
     def called(self, population: str) -> Pool:
         """The same gaps under another name; what is found of one is known of both."""
         return replace(self, population=population)
 
-    @cached_property
-    def mean(self) -> float:
-        """Mean gap, s; NaN of none. Added up in whole nanoseconds, so that the order cannot show."""
-        total = sum(int(part.sum(dtype=np.int64)) for part in self.parts)
-        return total / self.size / NS_PER_S if self.size else float("nan")
+    def with_zeros(self, more: int, requests: int) -> Pool:
+        """These gaps and ``more`` of 0, from so many requests."""
+        return replace(self, zeros=self.zeros + more, requests=requests)
 
     def joined(self, others: Sequence[Pool]) -> Pool:
         """This pool and others as one."""
         whole = (self, *others)
         if not others:
             return self
-        return Pool(tuple(p for o in whole for p in o.parts), sum(o.zeros for o in whole), sum(o.requests for o in whole), self.population)
-
-
-def pick(parts: Parts, at: Int64) -> Int64:
-    """Values at 0-based positions ``at`` (k,) of the ascending union of ``parts``, none of them negative.
-
-    Counting by bins that keep the order finds the few bins that hold a position; only their values are sorted.
-    """
-    if not len(at):
-        return np.zeros(0, dtype=np.int64)
-    counts, least = _histogram(parts)
-    stop = np.cumsum(counts)
-    bins = np.searchsorted(stop, at, side="right")
-    wanted = np.zeros(len(counts), dtype=bool)
-    wanted[bins] = True
-    held = np.concatenate([batch[wanted[_bins(batch) - least]] for batch in _batches(parts)])
-    held.sort()
-    before = np.cumsum(np.where(wanted, counts, 0))  # of values held, up to and with each bin
-    return np.asarray(held[before[bins] - (stop[bins] - at)], dtype=np.int64)
+        values = Union(tuple(p for one in whole for p in one.values.parts))
+        return Pool(values, sum(one.zeros for one in whole), sum(one.requests for one in whole), self.population)
 
 
 def _bins(gaps: npt.NDArray[Any]) -> Int64:
     # The bits of a positive float ascend with its value, so cutting the low ones makes bins of constant relative width.
     return np.asarray(gaps.astype(np.float32).view(np.int32) >> DROPPED_BITS, dtype=np.int64)
-
-
-def _histogram(parts: Parts) -> tuple[Int64, int]:
-    low, high = min(p.min() for p in parts), max(p.max() for p in parts)
-    least, most = (int(_bins(np.array([v]))[0]) for v in (low, high))
-    counts = np.zeros(most - least + 1, dtype=np.int64)
-    for batch in _batches(parts):
-        counts += np.bincount(_bins(batch) - least, minlength=len(counts))
-    return counts, least
 
 
 def _batches(parts: Parts) -> Iterator[npt.NDArray[Any]]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # they are made of these words
     from analysis.capacity_campaign import ArmCapacity
+    from analysis.dialect_model import Said
+    from analysis.memory import MemoryUse
     from analysis.fairness_model import CellFairness, Neighbour
 
 
@@ -239,6 +241,9 @@ class RunAnalysis:
     checks: tuple[CheckResult, ...]
     series: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = field(default_factory=dict)
     sent: Sent | None = None
+    dialects: tuple[Said, ...] = ()
+    """the same run in other tools' words"""
+    memory: MemoryUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

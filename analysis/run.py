@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 from analysis.backlog import Overload, overload
 from analysis.clocks import Clocks, derive_clocks
+from analysis.dialect_model import Said
+from analysis.dialects import other_words
 from analysis.fairness_run import RunFairness, measure_fairness
+from analysis.gaps import Pool
 from analysis.latency import latency_figures, samples
 from analysis.loops import labelled, loop_name
 from analysis.model import Figure, Outcomes, Sent
 from analysis.outcomes import OutcomeArray, classify, count_outcomes
 from analysis.proof import prove
-from analysis.rates import rate_figures
+from analysis.rates import completed, rate_figures
 from analysis.series import Series, plot_series
 from analysis.stream import stream_figures
 from analysis.tails import Ordered
@@ -28,6 +31,7 @@ class RunMeasures:
     ttft_*_offered and e2e_*_offered, ttft_send_*, event_gap_*, slip_*, shared_stamp_share, tokens_per_event_mean, events_per_read_mean.
     Units: s, req/s, tok/s, ratio. In a loop that is not open every population says so. ``sent``: proof of what reached the server.
     ``samples``: the raw values behind the percentiles, by name.
+    ``dialects``: the same run in other tools' words.
     ``fairness``: who got how much, None where there is nobody to compare; its figures are among ``figures``.
     """
 
@@ -40,6 +44,7 @@ class RunMeasures:
     sent: Sent
     samples: Mapping[str, Ordered]
     fairness: RunFairness | None = None
+    dialects: tuple[Said, ...] = ()
 
 
 def measure_run(record: RunRecord) -> RunMeasures:
@@ -55,4 +60,12 @@ def measure_run(record: RunRecord) -> RunMeasures:
     figures |= fairness.figures if fairness else {}
     figures = labelled(figures, loop_name(record.spec.workload))
     series, sent = plot_series(record, clocks, taken, load), prove(record, clocks)
-    return RunMeasures(clocks, outcome, outcomes, figures, series, load, sent, taken, fairness)
+    return RunMeasures(
+        clocks, outcome, outcomes, figures, series, load, sent, taken, fairness, _dialects(record, clocks, outcome, taken, load)
+    )
+
+
+def _dialects(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, taken: Mapping[str, Ordered], load: Overload) -> tuple[Said, ...]:
+    gaps = taken["event_gap"]
+    own = (clocks.in_cohort & completed(outcome), gaps) if isinstance(gaps, Pool) else None
+    return other_words(record, clocks, int(clocks.in_cohort.sum()), load, own)

@@ -92,7 +92,7 @@ def pieces(record: RunRecord, order: Int64 | None, n: int) -> Iterator[Piece]:
 
 
 def spread(record: RunRecord, order: Int64 | None, n: int, work: Callable[[Piece], Result]) -> list[Result]:
-    """Apply ``work`` to every one of ``pieces`` and return what it gives, in their order; a few at a time, side by side on several cores."""
+    """Apply ``work`` to every one of ``pieces`` and return what it gives in their order; a few at a time, side by side on several cores."""
     done: list[Result] = []
     with ThreadPoolExecutor(WORKERS) as pool:
         waiting: deque[Future[Result]] = deque()

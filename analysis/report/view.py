@@ -23,10 +23,12 @@ from analysis.model import (
     Standing,
     Verdict,
 )
-from analysis.report.front import front_tables
 from analysis.report.capacity import capacity_tables
-from analysis.report.next_study import advice_tables
+from analysis.report.dialects import dialect_tables
 from analysis.report.fairness import fairness_tables
+from analysis.report.front import front_tables
+from analysis.report.memory import memory_tables
+from analysis.report.next_study import advice_tables
 from analysis.report.numbers import glance, numbers
 from analysis.report.pairwise import effects_table
 from analysis.report.sent import NEVER, OUTCOME_ORDER, group_tables, run_name, sent_tables
@@ -96,7 +98,7 @@ def build_view(c: CampaignAnalysis) -> View:
         groups=group_tables(c, unit),
         fairness=fairness_tables(c, unit),
         sent=sent_tables(c, unit),
-        numbers=numbers(c, unit),
+        numbers=(*numbers(c, unit), *memory_tables(c), *dialect_tables(c)),
         gates=(*_standing_gates(c), overview),
         gates_by_run=by_run,
         coordinates=_coordinates(c),
