@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:  # they are made of these words
     from analysis.capacity_campaign import ArmCapacity
     from analysis.dialect_model import Said
-    from analysis.memory import MemoryUse
     from analysis.fairness_model import CellFairness, Neighbour
+    from analysis.memory import MemoryUse
 
 
 class Verdict(StrEnum):
