@@ -109,6 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_memory(parser)
     add("--prefix-cache-tokens", type=count_or_zero, default=0, help="prompt tokens kept for reuse, beside the KV cache; 0: none")
     add("--prefix-block", type=count, default=16, help="tokens of a block in which prompts are reused")
+    add("--prefix-remote", action="store_true", help="the prefix store is on another host: rows from there cost a transfer")
     add("--cost-base", type=duration_ns, default="4ms", help="duration of an iteration before its rows")
     add("--cost-prefill-token", type=duration_ns, default="20us", help="added for each prompt (or rebuilt) row")
     add("--cost-decode-row", type=duration_ns, default="100us", help="added for each decode row")
@@ -142,7 +143,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     args = make_parser().parse_args(argv)
     problems: list[Problem] = []
     try:
-        problems += deployment_problems(make_policy(args.policy, args.policy_parameters), budgets_of(args), args.max_model_len)
+        problems += deployment_problems(
+            make_policy(args.policy, args.policy_parameters), budgets_of(args), args.max_model_len, remote=args.prefix_remote
+        )
     except UsageError as error:
         problems += error.problems
     problems += memory_problems(args)
@@ -162,17 +165,22 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
                 "lower --kv-watermark",
             )
         )
-    if 0 < args.prefix_cache_tokens < args.prefix_block:
-        problems.append(
-            Problem(
-                "prefix_cache_too_small",
-                f"prefix-cache-tokens={args.prefix_cache_tokens}: less than one block of {args.prefix_block}, nothing could ever be reused",
-                "raise --prefix-cache-tokens, lower --prefix-block, or set 0 for no prefix cache",
-            )
-        )
+    problems += _prefix_problems(args)
     if problems:
         raise UsageError(*problems)
     return args
+
+
+def _prefix_problems(args: argparse.Namespace) -> list[Problem]:
+    problems = []
+    if 0 < args.prefix_cache_tokens < args.prefix_block:
+        what = f"prefix-cache-tokens={args.prefix_cache_tokens}: less than one block of {args.prefix_block}, nothing could ever be reused"
+        remedy = "raise --prefix-cache-tokens, lower --prefix-block, or set 0 for no prefix cache"
+        problems.append(Problem("prefix_cache_too_small", what, remedy))
+    if args.prefix_remote and not args.prefix_cache_tokens:
+        what = "prefix-remote: prefix-cache-tokens=0, so there is no store that could be on another host"
+        problems.append(Problem("prefix_remote", what, "set --prefix-cache-tokens, or leave --prefix-remote out"))
+    return problems
 
 
 def cost_model(args: argparse.Namespace) -> CostModel:
@@ -181,12 +189,15 @@ def cost_model(args: argparse.Namespace) -> CostModel:
     return CostModel(args.cost_base, *rows, args.cost_transfer_base, args.cost_transfer_token, args.cost_source)
 
 
-def deployment_problems(policy: Policy, budgets: Budgets, max_model_len: int) -> list[Problem]:
-    """Why a policy cannot run on what it would deploy within ``budgets``; empty when it can."""
+def deployment_problems(policy: Policy, budgets: Budgets, max_model_len: int, *, remote: bool = False) -> list[Problem]:
+    """Why a policy cannot run on what it would deploy within ``budgets``. ``remote``: prompt beginnings come from another host."""
+    problems: list[Problem] = []
     pools = policy.deployment(budgets)
+    if remote and pools is not None:
+        what = f"prefix-remote: policy {policy.policy_id} has its KV moved by another owner already"
+        problems.append(Problem("prefix_remote", what, "leave --prefix-remote out"))
     if not isinstance(pools, Pools):
-        return []
-    problems = []
+        return problems
     if budgets.tokens < 2 or budgets.sequences < 2:
         what = f"max-num-batched-tokens={budgets.tokens} max-num-seqs={budgets.sequences}: two pools step at once, each needs one at least"
         problems.append(Problem("pool_too_small", what, "raise both to 2 or more"))

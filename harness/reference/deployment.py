@@ -37,7 +37,15 @@ class Layered(NamedTuple):
     host_rows: int
 
 
-Deployment = Pools | Layered
+class Remote(NamedTuple):
+    """The store of prompt beginnings lies on another host: rows that a waiting request can take from it have to be fetched first.
+    ``looked_at``: requests from the head of the queue for which this is done.
+    """
+
+    looked_at: int
+
+
+Deployment = Pools | Layered | Remote
 
 FACT_HANDLE, FACT_EPOCH, FACT_LAYERS, FACT_DUE_NS = range(4)
 FACT_COLUMNS: Final = 4
@@ -47,9 +55,10 @@ NOT_MOVING: Final = int(np.iinfo(np.int64).max)
 
 class Foreign(NamedTuple):
     """Facts that owners of transfers published about members of the running queue, oldest first; who is not named holds all its layers
-    where it runs, and nothing of it moves.
+    where it runs, and nothing of it moves. Under ``Remote`` they are about waiting members.
 
-    ``cells`` (4, k): handle, epoch of the suspension it is bound to, layers on the device, instant of the receipt (NOT_MOVING: not begun).
+    ``cells`` (4, k): handle, epoch of the suspension it is bound to, layers on the device (rows fetched, under ``Remote``), instant of the
+    receipt (NOT_MOVING: nothing is under way).
     """
 
     cells: Int64

@@ -23,12 +23,12 @@ from harness.reference.contract import (
     declared_table,
 )
 from harness.reference.cost import CostModel
-from harness.reference.deployment import NO_DECLINED, REASONS
+from harness.reference.deployment import NO_DECLINED, REASONS, Remote
 from harness.reference.execute import Truths, execute
 from harness.reference.foreign import held_on_device, next_receipt_ns, price_ns, receive, set_in_motion
 from harness.reference.owner import NO_RULES, MemoryRules, Owner
 from harness.reference.policy import Completed, Policy
-from harness.reference.prefix import Chain, PrefixStore, Reuse
+from harness.reference.prefix import LOOKED_AT, Chain, PrefixStore, Reuse
 from harness.reference.results import validate_result
 from harness.reference.suspension import NO_ROOM
 from harness.reference.table import FINISH_REASONS, HANDLE, NO_LIMIT, Table
@@ -133,13 +133,13 @@ class Core:
 
 def online_workload(
     policy: Policy, budgets: Budgets, *, workload_id: str = "online", clock: str = "CLOCK_MONOTONIC",
-    requests: tuple[Declaration, ...] = (), rules: MemoryRules = NO_RULES,
+    requests: tuple[Declaration, ...] = (), rules: MemoryRules = NO_RULES, remote: Remote | None = None,
 ) -> WorkloadManifest:  # fmt: skip
     """The manifest under which ``policy`` runs: identity and parameters are the policy's own."""
     parameters = tuple(sorted(policy.parameters.items()))
     return WorkloadManifest(
         workload_id, clock, policy.policy_id, policy.policy_version, policy.tie_break, budgets, requests, parameters,
-        policy.deployment(budgets), rules.admission, rules.tier_rows > 0,
+        policy.deployment(budgets) or remote, rules.admission, rules.tier_rows > 0,
     )  # fmt: skip
 
 
@@ -195,7 +195,8 @@ class Engine:
         self, policy: Policy, budgets: Budgets, costs: CostModel, workload_id: str = "online", prefix: PrefixStore | None = None,
         rules: MemoryRules = NO_RULES,
     ) -> None:  # fmt: skip
-        self.core = Core(online_workload(policy, budgets, workload_id=workload_id, rules=rules), policy, costs)
+        remote = Remote(LOOKED_AT) if prefix is not None and prefix.remote else None
+        self.core = Core(online_workload(policy, budgets, workload_id=workload_id, rules=rules, remote=remote), policy, costs)
         self.owner = rules.owner(self.core.workload)
         self.state = self.core.start()
         self.preemptions = 0

@@ -21,8 +21,10 @@ from harness.reference.deployment import (
     Foreign,
     Layered,
     Pools,
+    Remote,
 )
-from harness.reference.table import HANDLE, READY, RESIDENT, SNAPSHOT, Bools, Int64, Phase, Table
+from harness.reference.table import HANDLE, READY, RESIDENT, SNAPSHOT, Bools, Int64, Phase, Table, positions_of
+from harness.reference.transition import set_ready
 
 _DECODE = int(Phase.DECODE)
 
@@ -34,6 +36,8 @@ def next_receipt_ns(state: SchedulerState) -> int:
 
 def receive(workload: WorkloadManifest, costs: CostModel, state: SchedulerState) -> SchedulerState:
     """Publish the receipts that are due at the state's instant, and begin the transfers for which room came free."""
+    if isinstance(workload.deployment, Remote):
+        return _fetch_prefixes(workload.deployment, costs, state)
     if not state.foreign.cells.shape[1]:
         return state
     state = _forget_lost(state)
@@ -53,6 +57,28 @@ def set_in_motion(
     elif isinstance(workload.deployment, Layered) and authorized.plan.layers.shape[1]:
         after = _move_layers(workload.deployment, costs, before, authorized.plan, after)
     return receive(workload, costs, after)
+
+
+def _fetch_prefixes(remote: Remote, costs: CostModel, state: SchedulerState) -> SchedulerState:
+    """Fetch what waiting requests can take from a store elsewhere: that rows are known to be there makes no request ready (0x0C)."""
+    first = state.waiting.take(positions_of(state.waiting)[: remote.looked_at])
+    cells = state.foreign.cells
+    cells = cells.compress(np.isin(cells[FACT_HANDLE], first.handle), axis=1).copy()
+    arrived = cells[FACT_DUE_NS] <= state.now_ns
+    cells[FACT_DUE_NS, arrived] = NOT_MOVING
+    have = Foreign(cells[:, cells[FACT_DUE_NS] == NOT_MOVING]).of(first.handle, 0)
+    moving = np.isin(first.handle, cells[FACT_HANDLE, cells[FACT_DUE_NS] != NOT_MOVING])
+    missing = ((first.resident > have) & ~moving).nonzero()[0]
+    if not (len(missing) or np.count_nonzero(arrived) or cells.shape[1] < state.foreign.cells.shape[1]):
+        return state
+    wanted, ready = first.handle.take(missing), cells[FACT_HANDLE].compress(arrived)
+    new = np.empty((FACT_COLUMNS, len(missing)), np.int64)
+    new[FACT_HANDLE], new[FACT_EPOCH], new[FACT_LAYERS] = wanted, first.epoch.take(missing), first.resident.take(missing)
+    rows = first.resident.take(missing) - have.take(missing)
+    new[FACT_DUE_NS] = state.now_ns + costs.transfer_base_ns + rows * costs.transfer_row_ns
+    kept = cells.compress(~np.isin(cells[FACT_HANDLE], wanted), axis=1)
+    state = set_ready(state, np.setdiff1d(ready, wanted).tolist(), ready=True)
+    return set_ready(state, wanted.tolist(), ready=False)._replace(foreign=_facts(np.concatenate((kept, new), axis=1)))
 
 
 def device_rows(deployment: Layered, members: Table, facts: Foreign) -> int:

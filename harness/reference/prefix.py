@@ -36,15 +36,17 @@ def chain_of(ids: bytes, block: int) -> Chain:
 
 class PrefixStore:
     """At most ``capacity`` tokens in blocks of ``block`` tokens. ``version`` changes whenever a look-up could answer otherwise.
+    ``remote``: it lies on another host, and rows have to be fetched from there.
 
     Prefix-closed: with a block the store holds all that come before it in its chain. A use touches a chain from its end to its beginning,
     so a block is always older than the one before it, and the oldest of all is one that nothing in the store follows.
     """
 
-    def __init__(self, block: int, capacity: int) -> None:
+    def __init__(self, block: int, capacity: int, *, remote: bool = False) -> None:
         if block < 1 or capacity < block:
             raise ValueError(f"block={block}, capacity={capacity}: a store holds at least one block of at least one token")
         self.block = block
+        self.remote = remote
         self.version = 0
         self._most = capacity // block
         self._held: OrderedDict[bytes, None] = OrderedDict()

@@ -231,7 +231,7 @@ def _models(args: argparse.Namespace) -> dict[str, Any]:
 def make_engine(args: argparse.Namespace) -> Engine:
     """Build the engine the arguments describe. Raises UsageError for an unknown policy."""
     costs = cost_model(args)
-    prefix = PrefixStore(args.prefix_block, args.prefix_cache_tokens) if args.prefix_cache_tokens else None
+    prefix = PrefixStore(args.prefix_block, args.prefix_cache_tokens, remote=args.prefix_remote) if args.prefix_cache_tokens else None
     policy = make_policy(args.policy, args.policy_parameters)
     return Engine(policy, budgets_of(args), costs, prefix=prefix, rules=rules_of(args))
 

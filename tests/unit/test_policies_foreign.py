@@ -10,8 +10,9 @@ import pytest
 from harness.reference.contract import Budgets, Declaration, declared_table
 from harness.reference.cost import CostModel
 from harness.reference.deployment import FACT_LAYERS, Foreign
-from harness.reference.engine import Core, online_workload
+from harness.reference.engine import Core, Engine, online_workload
 from harness.reference.execute import Truths, execute
+from harness.reference.prefix import PrefixStore, chain_of
 from harness.reference.registry import make_policy
 from harness.reference.table import HANDLE, Terminal
 from harness.reference.tokens import Truth
@@ -19,6 +20,7 @@ from harness.reference.transition import set_ready
 from harness.simulate import Door, Simulated, simulate
 from tests.unit.test_reference_contract import make_state, member
 from tests.unit.test_reference_driver import MS, START, Stage, metrics
+from tests.unit.test_reference_engine import run
 from tests.unit.test_simulate_virtual import offered, stamps
 
 
@@ -214,3 +216,35 @@ def test_an_idle_engine_wakes_when_rows_have_arrived() -> None:
     assert stage.armed == START + (22 + 10) * MS
     stage.fire()
     assert (stage.got[-1], stage.armed) == ((32 * MS, "length"), None)
+
+
+# A prefix store on another host: what waits for it is skipped.
+def remote_engine(policy: str) -> Engine:
+    engine = Engine(make_policy(policy), Budgets(16, 4, 200), SHUTTLE, prefix=PrefixStore(2, 64, remote=True))
+    engine.submit("first", 6, 1, Truth(0, None), chain=chain_of(b"abcdef", 2))
+    assert [step.widths for step in run(engine)] == [[6]]
+    return engine
+
+
+@pytest.mark.parametrize("policy", ["vllm-shaped-fcfs", "vllm-shaped-priority"])
+def test_rows_of_a_prefix_elsewhere_are_fetched_while_others_run(policy: str) -> None:
+    engine = remote_engine(policy)
+    engine.submit("known", 8, 2, Truth(1, None), chain=chain_of(b"abcdefgh", 2))
+    engine.submit("new", 5, 2, Truth(2, None), chain=chain_of(b"zyxwv", 2))
+    steps = run(engine, start_ns=100 * MS)
+    # Six of its eight rows lie elsewhere, a millisecond each: not there at 100, there at 106, let in at the next cut.
+    assert [(step.handles, step.widths) for step in steps] == [([2], [5]), ([2, 1], [1, 2]), ([1], [1])]
+    assert [step.end_ns // MS for step in steps] == [110, 120, 130]
+    assert [p.cached_tokens for step in steps for p in step.published if p.request_id == "known"] == [6, 0]
+
+
+def test_an_idle_engine_waits_for_the_rows_and_a_cancelled_one_for_nothing() -> None:
+    engine = remote_engine("vllm-shaped-fcfs")
+    for name in ("gone", "known"):
+        engine.submit(name, 8, 1, Truth(1, None), chain=chain_of(b"abcdefgh", 2))
+    assert engine.begin(100 * MS) is None
+    assert engine.next_receipt_ns == 106 * MS
+    engine.abort("gone")
+    steps = run(engine, start_ns=101 * MS)
+    assert [(step.handles, step.widths, step.end_ns // MS) for step in steps] == [([2], [2], 116)]
+    assert engine.state.foreign.cells.shape[1] == 0

@@ -44,9 +44,9 @@ def make_engine(tokens: int = 16, sequences: int = 4, kv: int = 200, watermark: 
     return Engine(make_policy(policy), Budgets(tokens, sequences, kv, watermark), COSTS)
 
 
-def run(engine: Engine, limit: int = 3_000) -> list[Step]:
+def run(engine: Engine, limit: int = 3_000, start_ns: int = 0) -> list[Step]:
     """Run to the end."""
-    now, steps = 0, []
+    now, steps = start_ns, []
     for _ in range(limit):
         begun = engine.begin(now)
         if begun is None:
