@@ -9,7 +9,9 @@ Nothing here decides or measures anything of its own; ``docs/library.md`` walks 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from analysis.allocation import replicates_for_power, replicates_for_width
 from analysis.campaign import analyze
@@ -61,6 +63,7 @@ def read_campaign(folder: str | os.PathLike[str]) -> CampaignAnalysis:
         what = f"runs=0 sealed in {path}: there is nothing to analyze"
         raise UsageError.single("no_sealed_run", what, "run the campaign first")
     missing = [f"{cell} replicate {r}: {_state(path, cell, r)}" for cell, r in header.planned if (cell, r) not in sealed]
+    missing += _unsearched(header.resolved, {run.spec.arm.name for run in found.runs})
     return analyze(found.runs, incomplete=(*missing, *(f"{p.where}: {p.what}" for p in broken)))
 
 
@@ -70,6 +73,14 @@ def read_run(attempt: str | os.PathLike[str]) -> RunRecord:
     Raises HostError with every problem at once when files are missing, damaged or of a newer format.
     """
     return read_attempt(Path(attempt))
+
+
+def _unsearched(resolved: Mapping[str, Any], begun: Collection[str]) -> list[str]:
+    """Arms whose search for capacity has no sealed run; a search plans none ahead, so nothing else would name them."""
+    load, arms = resolved.get("load"), resolved.get("arms")
+    if not isinstance(load, Mapping) or load.get("capacity") is None or not isinstance(arms, Mapping):
+        return []
+    return [f"{arm}: its search has no sealed run" for arm in sorted(arms.keys() - set(begun))]
 
 
 def _state(folder: Path, cell: str, replicate: int) -> str:

@@ -62,11 +62,14 @@ def decide(
         return Refusal("No ranking", (reason,))
     at_load = select_load(rank, cells)
     title = _title(rank, describe_slo(slo, classes), at_load)
-    reasons = [*_load_reasons(rank, cells, at_load), *_incomplete_reasons(incomplete), *_comparison_reasons(comparisons)]
+    misplaced = _load_reasons(rank, cells, at_load) if standing is None else []
+    reasons = [*misplaced, *_incomplete_reasons(incomplete), *_comparison_reasons(comparisons)]
     controls = {c.arm: (_control(c),) for c in cells if c.without and c.load in {x.load for x in at_load}}
-    unranked = {c.arm: arm_reasons(c, rank.metric) if standing is None else standing[c.arm] for c in at_load}
+    if standing is None:
+        standing = {c.arm: arm_reasons(c, rank.metric) for c in at_load}
+    unranked = {arm: found for arm, found in standing.items() if arm not in controls}
     ranked = [c for c in at_load if not unranked[c.arm]]
-    effects, missing = _effects(rank, ranked, family=_pairs(len(at_load)))
+    effects, missing = _effects(rank, ranked, family=_pairs(len(unranked)))
     effects, broken = _qualified(effects, comparisons, ranked)
     reasons += [*missing, *broken]
     if reasons or len(ranked) < 2:
