@@ -232,10 +232,11 @@ def test_counters_add_up(server: str) -> None:
     assert [metric(server, name) - b for name, b in zip(names, before, strict=True)] == [3, 9, 12]
 
 
-def test_a_prompt_that_came_before_is_taken_from_the_store_and_reported(server: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("elsewhere", [{}, {"prefix-remote": True, "cost-transfer-base": "20ms"}])
+def test_a_prompt_that_came_before_is_taken_from_the_store_and_reported(server: str, tmp_path: Path, elsewhere: dict[str, Any]) -> None:
     prompt = [i % 251 for i in range(100)]
     options = {"include_usage": True, "continuous_usage_stats": True}
-    arm = reference_arm(**{"prefix-cache-tokens": 4096})
+    arm = reference_arm(**({"prefix-cache-tokens": 4096} | elsewhere))
     with running(ReferenceRuntime(), arm, PINS, tmp_path) as (caching, _):
         for base_url, expected in ((caching, [0, 96, 96]), (server, [0, 0, 0])):
             before = metric(base_url, "cached_tokens_total")

@@ -233,6 +233,29 @@ def test_arguments_that_contradict_each_other_are_refused_together() -> None:
     assert [p.code for p in caught.value.problems] == ["kv_too_small", "watermark_too_large", "prefix_cache_too_small"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "codes"),
+    [
+        ("--policy distserve-like-split --max-model-len 100 --kv-cache-tokens 200", []),
+        ("--policy distserve-like-split --max-model-len 100 --kv-cache-tokens 199", ["pool_too_small"]),
+        ("--policy distserve-like-split --max-num-seqs 1", ["pool_too_small"]),
+        ("--policy layerkv-like --prefix-cache-tokens 64 --prefix-remote", ["prefix_remote"]),
+        ("--prefix-remote", ["prefix_remote"]),
+        ("--prefix-cache-tokens 64 --prefix-remote", []),
+    ],
+)
+def test_owners_of_transfers_are_refused_what_they_cannot_run_on(flags: str, codes: list[str]) -> None:
+    found: list[str] = []
+    try:
+        args = arguments.parse(flags.split())
+    except UsageError as error:
+        found = [problem.code for problem in error.problems]
+    else:
+        costs = arguments.cost_model(args)
+        assert (costs.transfer_base_ns, costs.transfer_row_ns) == (1_000_000, 2_000)
+    assert found == codes
+
+
 def test_the_parser_describes_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert arguments.main([]) == 0
     described = {action["flags"][0]: action for action in json.loads(capsys.readouterr().out)}

@@ -107,6 +107,8 @@ def test_a_simulation_never_passes_for_a_measurement(tmp_path: Path) -> None:
 def test_an_engine_that_could_never_finish_a_request_is_refused() -> None:
     with pytest.raises(UsageError, match="kv_too_small"):
         EngineSetup("vllm-shaped-fcfs", Budgets(64, 8, 100), CostModel(1, 1, 1, 1), 1024).core("w")
+    with pytest.raises(UsageError, match="pool_too_small"):
+        EngineSetup("distserve-like-split", Budgets(64, 8, 2000), CostModel(1, 1, 1, 1), 1024).core("w")
     with pytest.raises(UsageError, match="prompt_too_long"):
         offer(make_schedule(), max_model_len=50)
 
