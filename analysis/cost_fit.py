@@ -33,8 +33,9 @@ LEAST_ITERATIONS: Final = 100
 
 _NO_BUDGET: Final = np.iinfo(np.int64).max
 _TOGETHER: Final = 0.25
-"""Share of a short gap between two tokens of one request (its 5th percentile) within which tokens of others belong to the same iteration:
-a server writes them one after the other, and half a gap would join two iterations when one is late."""
+"""Share of a short gap between two tokens of one request (its lower quartile) within which tokens of others belong to the same iteration.
+A server writes them one after the other, and half a gap would join two iterations when one comes late; gaps below the quartile are those
+that a client which was late itself saw shortened."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,7 +224,7 @@ class _Tokens:
         by_row = np.lexsort((self.ns, self.row))
         own = np.diff(self.ns.take(by_row))[self.row.take(by_row)[1:] == self.row.take(by_row)[:-1]]
         own = own[own > 0]
-        together = _TOGETHER * float(np.percentile(own, 5)) if len(own) else 0.0
+        together = _TOGETHER * float(np.percentile(own, 25)) if len(own) else 0.0
         return np.concatenate(([0], np.cumsum(np.diff(self.ns) > together)))
 
 
