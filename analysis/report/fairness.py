@@ -182,7 +182,7 @@ def _declared(found: Found) -> Table:
     for cell, f in found:
         for what, how in f.declarations:
             places.setdefault((what, how), []).append(clean(cell.cell))
-    order = [what for what, _ in found[0][1].declarations]
+    order = [what for what, _ in max((f.declarations for _, f in found), key=len)]  # premises stand where a guarantee is claimed
     rows = [(what, clean(how), "every cell" if len(where) == len(found) else ", ".join(where)) for (what, how), where in places.items()]
     rows.sort(key=lambda row: order.index(row[0]))
     by_default = all(f.by_default for _, f in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,6 +65,16 @@ def test_premises_and_the_bound_that_they_leave_are_told() -> None:
     assert side.rows[0][side.header.index("VTC bound")] == "no bound"
     assert "both_backlogged unknown" in side.note
     assert table(c, "Widest gaps").rows[0][2] == "none"
+
+
+def test_a_guarantee_of_one_arm_is_told_as_that_arms() -> None:
+    claims, not_ = (campaign(fairness=f).cells[0] for f in (DECLARED, DECLARED.model_copy(update={"guarantee": None})))
+    c = replace(campaign(), cells=(replace(not_, cell="plain@x1"), replace(claims, cell="vtc@x1")))
+    rows = table(c, "What is called fair here").rows
+    assert [(row[0], row[2]) for row in rows[4:7]] == [
+        ("guarantee", "plain@x1"), ("guarantee", "vtc@x1"), ("premise both backlogged", "vtc@x1"),
+    ]  # fmt: skip
+    assert {row[2] for row in rows if row[0] in FIVE[:4]} == {"every cell"}
 
 
 def test_who_got_what_and_inversions() -> None:
