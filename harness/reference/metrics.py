@@ -54,6 +54,7 @@ class Page:
         yield finished
         for name, value, meaning in (
             ("requests_aborted", counts.aborted, "Requests whose client left"),
+            ("requests_declined", counts.declined, "Requests that the scheduler declined"),
             ("prompt_tokens", counts.prompt_tokens, "Prompt tokens of requests that reached their first token"),
             ("generation_tokens", counts.generation_tokens, "Tokens generated"),
             ("cached_tokens", counts.cached_tokens, "Prompt tokens taken from the prefix store, of those requests"),

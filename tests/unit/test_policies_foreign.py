@@ -203,7 +203,7 @@ def test_the_client_of_a_declined_request_is_told_at_the_cut_and_counted() -> No
     assert stage.got == [(0, "deadline_hopeless")]
     assert (stage.driver.counters.declined, stage.driver.counters.aborted, stage.armed) == (1, 0, None)
     assert stage.driver.engine.waiting == 0
-    assert metrics(stage)["requests_aborted_total"] == 0
+    assert (metrics(stage)["requests_aborted_total"], metrics(stage)["requests_declined_total"]) == (0, 1)
 
 
 def test_an_idle_engine_wakes_when_rows_have_arrived() -> None:
