@@ -19,7 +19,7 @@ from analysis.gates import CellContext, PairContext, RunContext, cell_checks, pa
 from analysis.groups import group_cell
 from analysis.loops import loop_name
 from analysis.memory import memory_use
-from analysis.model import CampaignAnalysis, CellAnalysis, Comparison, RunAnalysis
+from analysis.model import CampaignAnalysis, CellAnalysis, Comparison, Figure, RunAnalysis
 from analysis.neighbours import neighbours
 from analysis.pareto import front_of
 from analysis.ranking import decide, select_load
@@ -94,18 +94,26 @@ def cell_in_context(records: Sequence[RunRecord], metric: str) -> tuple[CellAnal
         evidence_class=spec.evidence_class,
         runs=runs,
         outcomes=outcomes,
-        figures=figures | scales,
+        figures=_of(spec.estimand, figures | scales),
         checks=cell_checks(context),
         coordinates={**coordinates, **_result(spec, metric)},
         declared=spec.arm.declared,
         design_effect=design_effect,
         loop=loop_name(spec.workload),
-        groups=(*group_cell(measured, "client"), *group_cell(measured, "request_class")),
+        groups=tuple(
+            replace(group, figures=_of(spec.estimand, group.figures))
+            for group in (*group_cell(measured, "client"), *group_cell(measured, "request_class"))
+        ),
         fairness=fairness_of_cell(measured),
         without=spec.workload.without_clients,
         limits=drawn_limits(spec.slo, spec.slo_classes),
     )
     return analysis, context
+
+
+def _of(estimand: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Every number says what it is a number of."""
+    return {name: replace(figure, estimand=estimand) for name, figure in figures.items()}
 
 
 def side_of(cell: CellAnalysis, spec: RunSpec, metric: str | None, name: str) -> Side:
@@ -138,11 +146,12 @@ def _run(context: RunContext, measures: RunMeasures, curve: Mapping[str, Series]
         server_start=spec.server_start,
         seal_root=context.record.seal.root,
         outcomes=measures.outcomes,
-        figures=measures.figures,
+        figures=_of(spec.estimand, measures.figures),
         checks=run_checks(context),
         series={**measures.series, **curve},
         sent=measures.sent,
-        dialects=measures.dialects,
+        dialects=tuple(replace(said, figure=replace(said.figure, estimand=spec.estimand)) for said in measures.dialects),
+        bins=measures.bins,
         memory=memory_use(context.record, measures.clocks),
     )
 

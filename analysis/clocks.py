@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from analysis.deadlines import Deadlines
 from analysis.gaps import Gaps, Pool
-from analysis.marks import Marks, join, measure
+from analysis.marks import Marks, join, measure, tokens_before
 from analysis.planned import MISSING, Bools, Int64, Strings, in_window, integers, texts
 from analysis.slos import limits
-from analysis.stamps import arrival_order, pieces, spread
+from analysis.stamps import Piece, arrival_order, pieces, spread
 from harness.record.reader import RunRecord
 from harness.record.schema import EndKind
 
 __all__ = ["MISSING", "Clocks", "Int64", "derive_clocks", "distinct_rows"]
+
+BINS = 20
+"""Parts of the measured window that rates are told by: half a minute each of a window of publication level."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +36,8 @@ class Clocks:
     MISSING). ``in_cohort``: arrival in the measured window. ``marks``: what the stamps say, a request at a time. ``gaps``: all gaps between
     token-carrying events. ``gaps_defined`` is False when some event carried an unknown number of tokens: then token stamps cannot be
     placed, so per-token gaps and ``shared_share`` do not exist, while event gaps stay valid.
+
+    ``bin_edges`` (b,): ends of BINS equal parts of the measured window, ns; ``tokens_before`` (b,): output tokens stamped before each.
 
     The columns as long as the tokens (``token_event_ns``, ``gap_ns`` and their like) are read from the record again when asked for, at 8
     bytes a value; ``marks``, ``token_gaps`` and ``event_gaps`` answer most questions without them.
@@ -47,6 +54,8 @@ class Clocks:
     in_cohort: Bools
     marks: Marks
     gaps: Gaps
+    bin_edges: Int64
+    tokens_before: Int64
     gaps_defined: bool
     record: RunRecord
 
@@ -143,9 +152,16 @@ def derive_clocks(record: RunRecord) -> Clocks:
     table = table.slice(0, arrived) if order is None else table.take(pa.array(order))
     ids, arrival, end_kind = integers(table, "request_id"), integers(table, "arrival_ns"), texts(table, "end_kind")
     due = Deadlines(arrival, limits(record, ids, "ttft_ns"), limits(record, ids, "tbt_ns"))
-    read = spread(record, order, arrived, lambda piece: measure(piece, due.of(piece.rows), record.spec.window))
-    marks = join([part for part, _ in read])
-    edges = np.concatenate(([0], np.cumsum([len(part.first) for part, _ in read], dtype=np.int64)))
+    window = record.spec.window
+    bins = np.linspace(window.start_ns, window.stop_ns, BINS + 1).astype(np.int64)
+
+    def _read(piece: Piece) -> tuple[Marks, npt.NDArray[Any], Int64]:
+        own, gaps = measure(piece, due.of(piece.rows), window)
+        return own, gaps, tokens_before(piece, own, bins)
+
+    read = spread(record, order, arrived, _read)
+    marks = join([own for own, _, _ in read])
+    edges = np.concatenate(([0], np.cumsum([len(own.first) for own, _, _ in read], dtype=np.int64)))
     extra = np.where(marks.carried == MISSING, 0, marks.carried - marks.events)
     return Clocks(
         request_id=ids,
@@ -156,9 +172,11 @@ def derive_clocks(record: RunRecord) -> Clocks:
         end_kind=end_kind,
         http_status=integers(table, "http_status"),
         error_status=integers(table, "error_status"),
-        in_cohort=in_window(arrival, record.spec.window),
+        in_cohort=in_window(arrival, window),
         marks=marks,
-        gaps=Gaps(tuple(gaps for _, gaps in read), edges, np.maximum(marks.events - 1, 0), extra),
+        bin_edges=bins,
+        tokens_before=np.sum([before for _, _, before in read], axis=0, initial=0, dtype=np.int64) + np.zeros(len(bins), dtype=np.int64),
+        gaps=Gaps(tuple(gaps for _, gaps, _ in read), edges, np.maximum(marks.events - 1, 0), extra),
         gaps_defined=bool((marks.carried != MISSING).all()),
         record=record,
     )

@@ -70,6 +70,19 @@ def measure(piece: Piece, due: Deadlines, window: Window) -> tuple[Marks, npt.ND
     return Marks(*columns), gaps
 
 
+def tokens_before(piece: Piece, marks: Marks, edges: Int64) -> Int64:
+    """Tokens stamped before each of ``edges`` (b,), ns. Only requests that stream across an edge are looked into."""
+    found = np.zeros(len(edges), dtype=np.int64)
+    for i, edge in enumerate(edges.tolist()):
+        over = (marks.last < edge) & (marks.events > 0)
+        across = (marks.first < edge) & ~over & (marks.events > 0)
+        found[i] = marks.carried[over].sum()
+        if across.any():
+            part = piece.only(across)
+            found[i] += int(part.carried[part.ns < edge].sum(dtype=np.int64))
+    return found
+
+
 def join(parts: Sequence[Marks]) -> Marks:
     """Put the marks of consecutive pieces under each other."""
     none = np.zeros(0, dtype=np.int64)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # they are made of these words
+    from analysis.bins import TimeBins
     from analysis.capacity_campaign import ArmCapacity
     from analysis.dialect_model import Said
     from analysis.fairness_model import CellFairness, Neighbour
@@ -95,6 +96,8 @@ class Figure:
     interval: Interval | None = None
     diagnostic: bool = False
     """completion-conditioned or made for comparison with other tools; never ranked"""
+    estimand: str = ""
+    """E1: of this trace on this system; E2: of this kind of load; filled in where a cell is analyzed"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +246,7 @@ class RunAnalysis:
     sent: Sent | None = None
     dialects: tuple[Said, ...] = ()
     """the same run in other tools' words"""
+    bins: TimeBins | None = None
     memory: MemoryUse | None = None
 
 

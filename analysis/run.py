@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from analysis.backlog import Overload, overload
+from analysis.bins import TimeBins, time_bins
 from analysis.clocks import Clocks, derive_clocks
 from analysis.dialect_model import Said
 from analysis.dialects import other_words
@@ -16,7 +17,7 @@ from analysis.loops import labelled, loop_name
 from analysis.model import Figure, Outcomes, Sent
 from analysis.outcomes import OutcomeArray, classify, count_outcomes
 from analysis.proof import prove
-from analysis.rates import completed, rate_figures
+from analysis.rates import completed, could_still_be_valid, rate_figures
 from analysis.series import Series, plot_series
 from analysis.stream import stream_figures
 from analysis.tails import Ordered
@@ -31,7 +32,7 @@ class RunMeasures:
     ttft_*_offered and e2e_*_offered, ttft_send_*, event_gap_*, slip_*, shared_stamp_share, tokens_per_event_mean, events_per_read_mean.
     Units: s, req/s, tok/s, ratio. In a loop that is not open every population says so. ``sent``: proof of what reached the server.
     ``samples``: the raw values behind the percentiles, by name.
-    ``dialects``: the same run in other tools' words.
+    ``dialects``: the same run in other tools' words. ``bins``: its counts over the window.
     ``fairness``: who got how much, None where there is nobody to compare; its figures are among ``figures``.
     """
 
@@ -45,6 +46,7 @@ class RunMeasures:
     samples: Mapping[str, Ordered]
     fairness: RunFairness | None = None
     dialects: tuple[Said, ...] = ()
+    bins: TimeBins | None = None
 
 
 def measure_run(record: RunRecord) -> RunMeasures:
@@ -60,9 +62,9 @@ def measure_run(record: RunRecord) -> RunMeasures:
     figures |= fairness.figures if fairness else {}
     figures = labelled(figures, loop_name(record.spec.workload))
     series, sent = plot_series(record, clocks, taken, load), prove(record, clocks)
-    return RunMeasures(
-        clocks, outcome, outcomes, figures, series, load, sent, taken, fairness, _dialects(record, clocks, outcome, taken, load)
-    )
+    said = _dialects(record, clocks, outcome, taken, load)
+    bins = time_bins(record, clocks, outcome, could_still_be_valid(record, clocks, outcome))
+    return RunMeasures(clocks, outcome, outcomes, figures, series, load, sent, taken, fairness, said, bins)
 
 
 def _dialects(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, taken: Mapping[str, Ordered], load: Overload) -> tuple[Said, ...]:

@@ -9,8 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from analysis.model import CampaignAnalysis, CellAnalysis, Effect, Ranking
+from analysis.report.bins import bin_plots
 from analysis.report.capacity_plots import capacity_plots
 from analysis.report.distribution_plots import distribution_plots
+from analysis.report.estimand import captioned
 from analysis.report.front import front_plots
 from analysis.report.sent import OUTCOME_ORDER
 from analysis.report.service_plot import service_plots
@@ -26,9 +28,9 @@ def plots(c: CampaignAnalysis, unit: Unit) -> tuple[Plot, ...]:
     found += capacity_plots(c)
     found += front_plots(c, unit)
     found.append(_outcomes(c.cells))
-    if c.capacities:  # a panel for every load point of every arm would bury the answer; the records hold them
-        return (*found, *service_plots(c))
-    return (*found, *distribution_plots(c, unit), *service_plots(c))
+    if not c.capacities:  # a panel for every load point of every arm would bury the answer; the records hold them
+        found += [*bin_plots(c), *distribution_plots(c, unit)]
+    return captioned(c, [*found, *service_plots(c)])
 
 
 def _outcomes(cells: Sequence[CellAnalysis]) -> Plot:

@@ -25,6 +25,7 @@ from analysis.model import (
 )
 from analysis.report.capacity import capacity_tables
 from analysis.report.dialects import dialect_tables
+from analysis.report.estimand import stated
 from analysis.report.fairness import fairness_tables
 from analysis.report.front import front_tables
 from analysis.report.memory import memory_tables
@@ -93,12 +94,12 @@ def build_view(c: CampaignAnalysis) -> View:
         evidence=_evidence(c),
         verdict=_verdict(c, unit),
         capacity=capacity_tables(c),
-        outcomes=_outcomes(c),
-        glance=(*glance(c, unit), *front_tables(c, unit), *(() if isinstance(c.verdict, Ranking) else advice_tables(c))),
-        groups=group_tables(c, unit),
-        fairness=fairness_tables(c, unit),
+        outcomes=stated(c, [_outcomes(c)])[0],
+        glance=(*stated(c, glance(c, unit)), *front_tables(c, unit), *(() if isinstance(c.verdict, Ranking) else advice_tables(c))),
+        groups=stated(c, group_tables(c, unit)),
+        fairness=stated(c, fairness_tables(c, unit)),
         sent=sent_tables(c, unit),
-        numbers=(*numbers(c, unit), *memory_tables(c), *dialect_tables(c)),
+        numbers=stated(c, (*numbers(c, unit), *memory_tables(c), *dialect_tables(c))),
         gates=(*_standing_gates(c), overview),
         gates_by_run=by_run,
         coordinates=_coordinates(c),

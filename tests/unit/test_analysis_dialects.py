@@ -132,7 +132,7 @@ def test_the_rules_equal_plain_loops_over_tokens(requests: list[list[int]]) -> N
         (GUIDELLM, "tpot_mean"): (0.1 * len(requests) + sum(pooled)) / tokens,
         (CLIENTS, "goodput"): sum(not g or sum(g) / len(g) <= 150 for g in requests) / 10,
         (AIPERF, "goodput"): sum(bool(g) and sum(g) / len(g) <= 150 for g in requests) / 10,
-        (MOONCAKE, "tbt_mean"): np.mean([np.mean(sorted(g)[-(-(-len(g) // 10)) :]) / 1000 for g in requests if g]) if means else None,
+        (MOONCAKE, "tbt_mean"): np.mean([np.mean(sorted(g)[-math.ceil(len(g) / 10) :]) / 1000 for g in requests if g]) if means else None,
     }
     for (tool, metric), value in expected.items():
         found = said(measures, tool, metric)
