@@ -301,7 +301,7 @@ def service_bound(charge: float, premises: VtcPremises) -> ServiceBound:
     return ServiceBound(charge, 2 * charge)
 
 
-def check_bound(gap: Gap | None, bound: ServiceBound, names: Sequence[str] | None = None) -> tuple[Verdict, str]:
+def check_bound(gap: Gap | None, bound: ServiceBound) -> tuple[Verdict, str]:
     """Hold a measured gap against the bound: PASS, FAIL, or UNKNOWN where there is no gap or no bound. The text says why.
 
     PASS says that this log does not contradict the theorem. It proves no premise.
@@ -310,10 +310,9 @@ def check_bound(gap: Gap | None, bound: ServiceBound, names: Sequence[str] | Non
         return Verdict.UNKNOWN, bound.reason
     if gap is None:
         return Verdict.UNKNOWN, "no two clients were backlogged together"
-    who = f"{names[gap.f]} and {names[gap.g]}" if names else f"clients {gap.f} and {gap.g}"
     return (
         Verdict.PASS if gap.value <= bound.value else Verdict.FAIL,
-        f"gap {gap.value:g} of {who} over ({gap.t1}, {gap.t2}], bound {bound.value:g}",
+        f"gap {gap.value:g} of clients {gap.f} and {gap.g} over ({gap.t1}, {gap.t2}], bound {bound.value:g}",
     )
 
 

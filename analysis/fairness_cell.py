@@ -127,8 +127,8 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 
 def _bound(found: Sequence[BoundCheck]) -> BoundCheck:
-    """The worst answer of the replicates, a FAIL before an UNKNOWN."""
-    return min(found, key=lambda b: (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS).index(b.verdict))
+    """The worst answer of the replicates, a FAIL before an UNKNOWN, and of equal ones that with the widest gap."""
+    return min(found, key=lambda b: ((Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS).index(b.verdict), -(b.gap or 0.0)))
 
 
 def _notes(measured: Measured) -> Iterable[str]:

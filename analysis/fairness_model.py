@@ -50,12 +50,16 @@ class Inversions:
 
 @dataclass(frozen=True, slots=True)
 class BoundCheck:
-    """The guarantee held against the log. UNKNOWN with the reason where none is claimed, or a premise is not known to hold."""
+    """The guarantee held against the log. UNKNOWN with the reason where none is claimed, or a premise is not known to hold.
+
+    ``charge`` U and ``value`` 2U, and the ``gap`` that was held against it, in weighted tokens.
+    """
 
     verdict: Verdict
     reason: str
     charge: float | None = None
     value: float | None = None
+    gap: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

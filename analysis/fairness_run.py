@@ -174,7 +174,7 @@ def _figures(found: RunFairness, able: Eligibility, windows: _Windows | None, fa
 def _of_service(found: RunFairness, windows: _Windows | None, fair: Floats, who: str, alone: str) -> list[Figure]:
     n, seconds = len(fair), f"windows of {found.declared.window_ns / NS_PER_S:g} s"
     index = jain(fair)
-    narrow = alone or ("" if windows or found.unknown else f"no window of {found.declared.window_ns / NS_PER_S:g} s fits the measured window")
+    narrow = alone or ("" if windows or found.unknown else f"{seconds} do not fit the measured window")
     apart = alone or ("" if found.gap or found.unknown else f"no two of the {who}s were eligible at the same time")
     stamped = f"every {who}, work completed in the measured window"
     paired = f"pairs of {who}s while both are eligible" + (f", the {PAIRED} that asked for most" if len(found.who.names) > PAIRED else "")

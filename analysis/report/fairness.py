@@ -76,7 +76,7 @@ def _side_by_side(found: Found, only: frozenset[str] | None) -> Table:
         "Means over replicates, intervals with every figure. Gaps and spread in weighted tokens, windowed gaps per second.",
         "Contended: share of the window in which two or more were eligible; where it is small, nothing here tells of a scheduler.",
         "Jain's index of service knows no demand: a client that asks for little lowers it. Starved: in how many replicates.",
-        *(["Inversions: share of first tokens that came while a better priority waited, an upper bound."] if any(r[-3] for r in rows) else []),
+        *(["Inversions: share of first tokens given while a better priority waited, an upper bound."] if any(r[-3] for r in rows) else []),
         *_absences(found, [m for m, _ in metrics]),
         *dict.fromkeys(f"Inversions: {clean(f.inversions.reason)}." for _, f in found if f.inversions.reason),
         *dict.fromkeys(f"Bound in {clean(cell.cell)}: {clean(f.bound.reason)}." for cell, f in found if f.bound.charge is not None),

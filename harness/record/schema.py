@@ -28,7 +28,7 @@ FORMAT_MAJOR = 1
 
 FORMAT_MINOR = 2
 """1: sessions, priorities, cancellations, reusable tokens in the schedule; per-class SLOs; null arrivals of turns that never came due.
-2: probes of capacity searches, and capacity as a metric to rank by.
+2: probes of capacity searches, and capacity as a metric to rank by; how fairness is declared; clients that an arm was not sent.
 """
 
 MEASUREMENT_PROTOCOL = 1

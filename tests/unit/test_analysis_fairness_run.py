@@ -86,9 +86,9 @@ def claimed(premises: Premises = HOLD, **changes: Any) -> Fairness:
 def test_the_bound_of_16_is_held_against_the_gap_only_where_all_premises_hold() -> None:
     held = fair(played(FIFO, claimed())).bound
     assert (held.verdict, held.charge, held.value) == (Verdict.PASS, 8, 16)
-    assert held.reason.startswith("gap 16 of A and B over (")
+    assert held.reason == "gap 16 of A and B from 0 s to 8 s, bound 16"
     broken = fair(played([*FIFO[:8], ("A", 9), *(("B", k) for k in range(10, 14))], claimed())).bound
-    assert (broken.verdict, broken.reason.split(" over ")[0]) == (Verdict.FAIL, "gap 18 of A and B")
+    assert (broken.verdict, broken.reason.split(" from ")[0]) == (Verdict.FAIL, "gap 18 of A and B")
 
 
 @pytest.mark.parametrize("name", list(Premises.model_fields))
@@ -191,7 +191,7 @@ def test_stamps_of_more_events_than_are_taken_as_they_are_move_by_less_than_a_pa
 
 
 def test_the_windowed_gap_by_hand() -> None:
-    """One window of 10 s. a got 26 of 26; b, cut at its second token, 20 of 26, and c, declined, 0 of 26: 0 + min(6, 6) + min(26, 26), a second.
+    """One window of 10 s. a got 26 of 26; b, cut at its second token, 20 of 26, and c, declined, 0 of 26: 0 + min(6, 6) + min(26, 26).
     What was declined is still asked for."""
     b = {"event_ns": [4 * S, 5 * S], "event_tokens": [1, 1], "event_bytes": [9, 9], "event_kind": [1, 1], "client_tokens": 2}
     none = {"event_ns": [], "event_tokens": [], "event_bytes": [], "event_kind": [], "client_tokens": None, "usage_completion_tokens": None}
