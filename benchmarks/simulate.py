@@ -1,8 +1,9 @@
 """``python -m benchmarks.simulate [--traces FOLDER] [--policy ID]``: the engine in virtual time, every plan and result validated.
 
-Prints selected intervals a second (a chunk of 2,048 rows counts once) for the whole public Azure 2023 conversation trace, the cost of one
-request at two lengths of the same load, and beside them a loop that keeps one Python object a request, validates nothing and knows one
-policy, over the same trace under the same budgets and cost model. CPU time of this process, so that a busy host blurs it less.
+Prints selected intervals a second (a chunk of 2,048 rows counts once) for the whole public Azure 2023 conversation trace, which is an hour
+of a service, the cost of one request at three lengths of the same load, and beside them a loop that keeps one Python object a request,
+validates nothing and knows one policy, over the same trace under the same budgets and cost model. CPU time of this process, so that a busy
+host blurs it less, and wall time beside it.
 """
 
 from __future__ import annotations
@@ -78,15 +79,32 @@ def plain_loop(offered: Offered) -> tuple[int, float]:
     return intervals, time.process_time() - started
 
 
-def validated(offered: Offered, policy_id: str) -> tuple[int, int, float]:
-    """Intervals, iterations and CPU seconds of the real thing."""
+@dataclass(frozen=True)
+class Timed:
+    """One simulation: intervals and iterations, CPU and wall seconds, the span of virtual time in seconds."""
+
+    requests: int
+    intervals: int
+    iterations: int
+    cpu_s: float
+    wall_s: float
+    virtual_s: float
+
+    @property
+    def request_us(self) -> float:
+        """CPU time of a request."""
+        return self.cpu_s / self.requests * 1e6
+
+
+def validated(offered: Offered, policy_id: str) -> Timed:
+    """Time the real thing: every plan and every result goes through the validators."""
     policy = make_policy(policy_id)
     core = Core(online_workload(policy, BUDGETS), policy, COSTS)
-    started = time.process_time()
+    cpu, wall = time.process_time(), time.perf_counter()
     run = simulate(core, offered, until_ns=int(offered.arrival_ns[-1]) + 3600 * S)
-    seconds = time.process_time() - started
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     assert len(run.token_ns) == int(offered.maximum.sum()), "a token is missing"
-    return run.counts.intervals, run.counts.iterations, seconds
+    return Timed(len(offered), run.counts.intervals, run.counts.iterations, cpu, wall, float(run.token_ns[-1]) / S)
 
 
 def main() -> None:
@@ -95,16 +113,20 @@ def main() -> None:
     parser.add_argument("--policy", choices=sorted(POLICIES), default="vllm-shaped-fcfs")
     parser.add_argument("--requests", type=int, default=None, help="only the first so many")
     args = parser.parse_args()
-    whole = offered_load(args.traces, args.requests)
-    intervals, iterations, seconds = validated(whole, args.policy)
-    print(f"{args.policy}: {len(whole)} requests, {int(whole.maximum.sum())} output tokens, {iterations} iterations in {seconds:.1f} s CPU")
-    each = f"{seconds / iterations * 1e6:.0f} us an iteration of {intervals / iterations:.1f} intervals"
-    print(f"  {intervals / seconds:,.0f} selected intervals a second, {each}")
-    part = offered_load(args.traces, len(whole) // 4)
-    _, _, quarter = validated(part, args.policy)
-    print(f"  a request costs {seconds / len(whole) * 1e6:.0f} us in the whole and {quarter / len(part) * 1e6:.0f} us in its first quarter")
-    plain, plain_s = plain_loop(whole)
-    ratio = intervals / seconds / (plain / plain_s)
+    load = offered_load(args.traces, args.requests)
+    half, quarter = (validated(offered_load(args.traces, len(load) // parts), args.policy) for parts in (2, 4))
+    whole = validated(load, args.policy)
+    print(
+        f"{args.policy}: {whole.requests} requests, {int(load.maximum.sum())} output tokens, {whole.virtual_s / 60:.0f} minutes of a service"
+    )
+    print(f"  {whole.cpu_s:.1f} s CPU, {whole.wall_s:.1f} s wall: {whole.virtual_s / whole.wall_s:.0f} times as fast as real time")
+    each = f"{whole.cpu_s / whole.iterations * 1e6:.0f} us an iteration of {whole.intervals / whole.iterations:.1f} intervals"
+    print(f"  {whole.intervals / whole.cpu_s:,.0f} selected intervals a second of one core, {each}")
+    print(
+        f"  a request costs {quarter.request_us:.0f}, {half.request_us:.0f} and {whole.request_us:.0f} us in a quarter, half and all of them"
+    )
+    plain, plain_s = plain_loop(load)
+    ratio = whole.intervals / whole.cpu_s / (plain / plain_s)
     print(f"plain loop, one object a request, nothing checked: {plain / plain_s:,.0f} intervals a second; ratio {ratio:.2f}")
 
 
