@@ -23,7 +23,7 @@ from harness.reference.deployment import (
     Pools,
     Remote,
 )
-from harness.reference.table import HANDLE, READY, RESIDENT, SNAPSHOT, Bools, Int64, Phase, Table, positions_of
+from harness.reference.table import HANDLE, RESIDENT, Bools, Int64, Phase, Table, positions_of
 from harness.reference.transition import set_ready
 
 _DECODE = int(Phase.DECODE)
@@ -44,7 +44,7 @@ def receive(workload: WorkloadManifest, costs: CostModel, state: SchedulerState)
     cells = state.foreign.cells
     due = cells[FACT_DUE_NS] <= state.now_ns
     if np.count_nonzero(due):
-        state = _ready(state, cells[FACT_HANDLE].compress(due), 1)._replace(foreign=_facts(cells.compress(~due, axis=1)))
+        state = set_ready(state, cells[FACT_HANDLE].compress(due), ready=True)._replace(foreign=_facts(cells.compress(~due, axis=1)))
     return _pull(workload.deployment, costs, state) if isinstance(workload.deployment, Pools) else state
 
 
@@ -61,8 +61,10 @@ def set_in_motion(
 
 def _fetch_prefixes(remote: Remote, costs: CostModel, state: SchedulerState) -> SchedulerState:
     """Fetch what waiting requests can take from a store elsewhere: that rows are known to be there makes no request ready (0x0C)."""
-    first = state.waiting.take(positions_of(state.waiting)[: remote.looked_at])
     cells = state.foreign.cells
+    if not (cells.shape[1] or np.count_nonzero(state.waiting.resident[: remote.looked_at])):
+        return state
+    first = state.waiting.take(positions_of(state.waiting)[: remote.looked_at])
     cells = cells.compress(np.isin(cells[FACT_HANDLE], first.handle), axis=1).copy()
     arrived = cells[FACT_DUE_NS] <= state.now_ns
     cells[FACT_DUE_NS, arrived] = NOT_MOVING
@@ -77,8 +79,8 @@ def _fetch_prefixes(remote: Remote, costs: CostModel, state: SchedulerState) -> 
     rows = first.resident.take(missing) - have.take(missing)
     new[FACT_DUE_NS] = state.now_ns + costs.transfer_base_ns + rows * costs.transfer_row_ns
     kept = cells.compress(~np.isin(cells[FACT_HANDLE], wanted), axis=1)
-    state = set_ready(state, np.setdiff1d(ready, wanted).tolist(), ready=True)
-    return set_ready(state, wanted.tolist(), ready=False)._replace(foreign=_facts(np.concatenate((kept, new), axis=1)))
+    state = set_ready(state, np.setdiff1d(ready, wanted), ready=True)
+    return set_ready(state, wanted, ready=False)._replace(foreign=_facts(np.concatenate((kept, new), axis=1)))
 
 
 def device_rows(deployment: Layered, members: Table, facts: Foreign) -> int:
@@ -96,7 +98,8 @@ def held_on_device(workload: WorkloadManifest, state: SchedulerState) -> int:
 def price_ns(workload: WorkloadManifest, costs: CostModel, plan: IterationPlan) -> int:
     """Duration of one iteration. Two pools step at once, so the longer one decides.
 
-    A prompt's base is paid by the step that begins it: its pieces are slices of one forward pass on a worker that runs nothing else.
+    A prompt's base is paid by the step that computes its first row: its pieces are slices of one forward pass on a worker that runs nothing
+    else. One that begins behind rows of the prefix store is charged none.
     """
     if not isinstance(workload.deployment, Pools) or not len(plan.work.at):
         return costs.cost_ns(plan)
@@ -121,22 +124,6 @@ def _with_more(facts: Foreign, running: Table, at: Int64, layers: int | Int64) -
     return _facts(np.concatenate((facts.cells, new), axis=1))
 
 
-def _ready(state: SchedulerState, handles: Int64, ready: int) -> SchedulerState:
-    """Publish readiness of members of the running and the suspended queue."""
-
-    def changed(queue: Table) -> Table:
-        at = np.isin(queue.handle, handles)
-        if not np.count_nonzero(at):
-            return queue
-        cells = queue.cells.copy()
-        cells[READY, at] = ready
-        cells[SNAPSHOT, at] += 1
-        return Table(cells)
-
-    running, suspended = changed(state.running), changed(state.suspended)
-    return state._replace(state_version=state.state_version + 1, running=running, suspended=suspended)
-
-
 def _forget_lost(state: SchedulerState) -> SchedulerState:
     """Drop facts about who was cancelled, finished or preempted. One that waits to rebuild everything waits for no transfer."""
     cells, running = state.foreign.cells, state.running
@@ -146,7 +133,7 @@ def _forget_lost(state: SchedulerState) -> SchedulerState:
         return state
     lost = cells[FACT_HANDLE].compress(~kept)
     state = state._replace(foreign=_facts(cells.compress(kept, axis=1)))
-    return _ready(state, lost, 1) if np.isin(state.suspended.handle, lost).any() else state
+    return set_ready(state, lost, ready=True) if np.isin(state.suspended.handle, lost).any() else state
 
 
 def _hand_over(authorized: Authorized, after: SchedulerState) -> SchedulerState:
@@ -159,7 +146,7 @@ def _hand_over(authorized: Authorized, after: SchedulerState) -> SchedulerState:
     if not len(at):
         return after
     handles = running.handle.take(at)
-    return _ready(after, handles, 0)._replace(foreign=_with_more(after.foreign, running, at, 0))
+    return set_ready(after, handles, ready=False)._replace(foreign=_with_more(after.foreign, running, at, 0))
 
 
 def in_flight(members: Table, facts: Foreign) -> Bools:
@@ -221,4 +208,4 @@ def _move_layers(
             facts = _facts(cells)
         after = after._replace(foreign=facts)
     missing = after.foreign.cells[FACT_HANDLE]
-    return _ready(after, missing, 0) if len(missing) else after
+    return set_ready(after, missing, ready=False) if len(missing) else after
