@@ -7,6 +7,7 @@ was measured cannot tell, and neither answer may be read into it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -48,10 +49,26 @@ INCONCLUSIVE is the usual answer to a smaller one, never PASS.
 """
 
 
+NOISIEST = 0.77
+"""Spread of a pair's difference in units of the margin, up to which the rates were simulated: that of the slowed pairs. Noisier pairs keep
+the level of their interval (2.5% false FAIL at 95%) and find less.
+"""
+
+
 def rates_at(effect: Effect | None) -> ErrorRates | None:
-    """Return the published rates for as many pairs as an effect has, or for the next fewer; None where none were published."""
-    known = [r for r in sorted(RATES) if effect is not None and r <= effect.pairs]
+    """Return the published rates for as many pairs as an effect has, or for the next fewer.
+
+    None where none were published: too few pairs, no pairs at all, or pairs noisier than those that were simulated.
+    """
+    if effect is None or effect.spread is None or effect.spread > NOISIEST * _margin_of(effect):
+        return None
+    known = [r for r in sorted(RATES) if r <= effect.pairs]
     return RATES[known[-1]] if known else None
+
+
+def _margin_of(effect: Effect) -> float:
+    """The margin on the scale that the spread is on."""
+    return math.log1p(effect.margin) if effect.scale == "ratio" else effect.margin
 
 
 def decide(effect: Effect, metric: str) -> Regression:

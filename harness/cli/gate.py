@@ -81,7 +81,7 @@ def gate_dict(found: Versus, answer: Regression) -> dict[str, Any]:
     """Return the JSON answer: decision, reason, published error rates, and all that `compare` says."""
     rates = rates_at(found.effect)
     own = {"decision": answer.decision.value, "reason": answer.reason, "reasons": [reason_dict(r) for r in answer.reasons]}
-    return versus_dict(found) | own | {"error_rates": plain(rates)}
+    return versus_dict(found) | own | {"error_rates": {"applies": rates is not None, "published": plain(rates)}}
 
 
 def _print(found: Versus, answer: Regression) -> None:
@@ -101,8 +101,10 @@ def _beyond(answer: Regression, found: Versus) -> tuple[Any, ...]:
 
 def _rates(found: Versus) -> list[str]:
     rates = rates_at(found.effect)
-    if rates is None:
+    if found.effect is None:
         return []
+    if rates is None:
+        return ["error rates of this gate: not simulated for so few or so noisy pairs; the interval's level is what holds"]
     false, seen = percent(rates.false_alarm), percent(rates.detection)
     return [f"error rates of this gate (simulated): false FAIL at most {false}; found at least {seen} of: {rates.fault}"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -16,7 +17,7 @@ Scale = Literal["ratio", "difference"]
 
 
 def effect(low: float, high: float, margin: float = 0.05, scale: Scale = "ratio", pairs: int = 5) -> Effect:
-    return Effect("base", "new", scale, (low + high) / 2, low, high, 0.95, margin, "unresolved", pairs)
+    return Effect("base", "new", scale, (low + high) / 2, low, high, 0.95, margin, "unresolved", pairs, spread=0.02)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,16 @@ def test_where_identical_arms_differ_the_gate_cannot_tell() -> None:
 def test_rates_are_those_of_as_many_pairs_or_the_next_fewer(pairs: int, rates: int | None) -> None:
     assert rates_at(effect(1, 2, pairs=pairs)) == (RATES[rates] if rates else None)
     assert rates_at(None) is None
+
+
+@pytest.mark.parametrize(
+    ("spread", "margin", "known"), [(0.03, 0.05, True), (0.04, 0.05, False), (0.04, 0.1, True), (math.inf, 0.5, False)]
+)
+def test_rates_are_told_only_of_pairs_as_quiet_as_those_simulated(spread: float, margin: float, known: bool) -> None:
+    found = replace(effect(1, 2, margin), spread=spread)
+    assert (rates_at(found) is not None) == known
+    assert rates_at(replace(found, spread=None)) is None
+    assert (rates_at(replace(found, scale="difference")) is not None) == known
 
 
 def test_more_pairs_find_more() -> None:
