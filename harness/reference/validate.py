@@ -28,7 +28,7 @@ from harness.reference.contract import (
     credit_rows,
     eligible,
 )
-from harness.reference.deployment import NO_LAYERS, Layered
+from harness.reference.deployment import NO_LAYERS, NO_REASONS, Layered
 from harness.reference.foreign_rules import FOREIGN_CODES, declines, deployed
 from harness.reference.keys import first_descent, order_keys
 from harness.reference.policy import Policy
@@ -101,7 +101,7 @@ def _judge(policy: Policy, workload: WorkloadManifest, state: SchedulerState, pl
     problems: list[Problem] = []
     if stated != (state.state_version, state.decision_id, workload.policy_id, workload.policy_version):
         problems += _identity(workload, state, plan)
-    if not (plan.preempt is plan.resume is plan.admit is plan.decline is plan.promote is NO_MOVES):
+    if not (plan.preempt is plan.resume is plan.admit is plan.decline is plan.promote is NO_MOVES and plan.reasons is NO_REASONS):
         problems += _intents(state, plan)
     if problems:
         return problems, state.running, EMPTY.cells  # positions mean nothing under another state or broken intents

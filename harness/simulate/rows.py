@@ -12,7 +12,8 @@ from harness.simulate.virtual import CLIENT_STOP, COMPLETE, DECLINED, NEVER_DUE,
 
 
 def request_table(offered: Offered, run: Simulated) -> pa.Table:
-    """requests.parquet (columns REQUESTS), by (arrival, request). Send and head coincide with the arrival: no client can be late.
+    """requests.parquet (columns REQUESTS), by (arrival, request). Send and head coincide with the arrival: no client can be late. The
+    head of a declined one is its answer.
 
     Usage is the engine's count as of the last token that was read, which a server with continuous usage would have sent beside it.
     """
@@ -28,7 +29,7 @@ def request_table(offered: Offered, run: Simulated) -> pa.Table:
         "request_id": pa.array(np.arange(count)),
         "arrival_ns": _nullable(run.arrival_ns, run.arrival_ns >= 0),
         "send_ns": _nullable(run.arrival_ns, came),
-        "headers_ns": _nullable(run.arrival_ns, came),
+        "headers_ns": _nullable(np.where(run.kind == DECLINED, run.end_ns, run.arrival_ns), came),
         "end_ns": _nullable(run.end_ns, came),
         "end_kind": pa.array(run.kinds(), pa.string()),
         "http_status": _nullable(status, came).cast(pa.int16()),

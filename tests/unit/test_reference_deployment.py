@@ -71,6 +71,7 @@ BAD_DECLINES: dict[str, tuple[str, Callable[[], tuple[SchedulerState, IterationP
     "an unknown reason": ("decline_reason", lambda: (QUEUED, declining(reasons=(99,)))),
     "a reason for nobody": ("decline_reason", lambda: (QUEUED, declining()._replace(reasons=np.array([HOPELESS, HOPELESS])))),
     "after an output": ("decline_after_output", answered),
+    "a reason alone": ("decline_reason", lambda: (QUEUED, declining()._replace(decline=c.NO_MOVES))),
     "an earlier generation": ("queue_intent", lambda: (QUEUED, declining(keys=((D, 1),)))),
     "somebody who runs": ("queue_intent", lambda: (QUEUED, declining(at=(0,), keys=((B, 0),)))),
     "beyond the queue": ("queue_intent", lambda: (QUEUED, declining(at=(2,)))),
