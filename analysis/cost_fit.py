@@ -211,6 +211,7 @@ class _Tokens:
 
     @classmethod
     def of(cls, clocks: Clocks) -> _Tokens:
+        """The tokens of all requests, by stamp."""
         ns, carried, row = clocks.token_event_ns, np.maximum(clocks.token_event_count, 1), clocks.token_event_request
         before = np.cumsum(carried) - carried
         first = np.ones(len(row), bool)

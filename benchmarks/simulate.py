@@ -116,15 +116,13 @@ def main() -> None:
     load = offered_load(args.traces, args.requests)
     half, quarter = (validated(offered_load(args.traces, len(load) // parts), args.policy) for parts in (2, 4))
     whole = validated(load, args.policy)
-    print(
-        f"{args.policy}: {whole.requests} requests, {int(load.maximum.sum())} output tokens, {whole.virtual_s / 60:.0f} minutes of a service"
-    )
+    tokens, minutes = int(load.maximum.sum()), whole.virtual_s / 60
+    print(f"{args.policy}: {whole.requests} requests, {tokens} output tokens, {minutes:.0f} minutes of a service")
     print(f"  {whole.cpu_s:.1f} s CPU, {whole.wall_s:.1f} s wall: {whole.virtual_s / whole.wall_s:.0f} times as fast as real time")
     each = f"{whole.cpu_s / whole.iterations * 1e6:.0f} us an iteration of {whole.intervals / whole.iterations:.1f} intervals"
     print(f"  {whole.intervals / whole.cpu_s:,.0f} selected intervals a second of one core, {each}")
-    print(
-        f"  a request costs {quarter.request_us:.0f}, {half.request_us:.0f} and {whole.request_us:.0f} us in a quarter, half and all of them"
-    )
+    costs = f"{quarter.request_us:.0f}, {half.request_us:.0f} and {whole.request_us:.0f} us"
+    print(f"  a request costs {costs} in a quarter, half and all of them")
     plain, plain_s = plain_loop(load)
     ratio = whole.intervals / whole.cpu_s / (plain / plain_s)
     print(f"plain loop, one object a request, nothing checked: {plain / plain_s:,.0f} intervals a second; ratio {ratio:.2f}")
