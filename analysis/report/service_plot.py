@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -52,17 +53,18 @@ def service_plots(c: CampaignAnalysis) -> tuple[Plot, ...]:
 
 def _panel(panel: Axes, cell: CellAnalysis, fair: CellFairness, names: Sequence[str]) -> None:
     for name, (x, y) in fair.curves.items():
-        panel.plot(x, y, color=_colour(names.index(name)), drawstyle="steps-post")
+        panel.plot(x, y, **_style(names.index(name)), drawstyle="steps-post")
     panel.set_title(shorten(clean(cell.cell), 28), loc="left", fontsize=8)
     panel.set_xlim(left=0)
     panel.set_ylim(bottom=0)
 
 
-def _colour(index: int) -> str:
-    return PALETTE[index % len(PALETTE)]
+def _style(index: int) -> dict[str, Any]:
+    """Colour of a name, and beyond the palette its dashes."""
+    return {"color": PALETTE[index % len(PALETTE)], "linestyle": ("solid", "dashed", "dotted")[index // len(PALETTE) % 3]}
 
 
 def _legend(canvas: Canvas, names: Sequence[str]) -> None:
-    lines = [Line2D([], [], color=_colour(i), linewidth=2) for i in range(len(names))]
+    lines = [Line2D([], [], **_style(i), linewidth=2) for i in range(len(names))]
     texts = [f" {shorten(clean(name), 30)}" for name in names]
     canvas.legend(lines, texts, loc="outside upper left", ncols=min(len(names), 6), frameon=False, labelcolor="linecolor", handlelength=1.2)
