@@ -67,9 +67,6 @@ def _contradictions(args: argparse.Namespace) -> Iterator[Problem]:
     if args.kv_cache_tokens % args.kv_block:
         what = f"kv-cache-tokens={args.kv_cache_tokens}: no whole number of blocks of {args.kv_block}"
         yield Problem("kv_block_uneven", what, "make the cache a multiple of --kv-block")
-    if args.kv_cache_tokens < args.max_model_len + args.kv_block - 1 and args.kv_block > 1 and args.max_model_len % args.kv_block:
-        what = f"kv-cache-tokens={args.kv_cache_tokens}: less than max-model-len={args.max_model_len} in whole blocks of {args.kv_block}"
-        yield Problem("kv_too_small", what, "raise --kv-cache-tokens or lower --max-model-len")
     if args.admission == Rule.WATERMARK and not args.kv_watermark:
         what = "admission=watermark: --kv-watermark is 0, so the rule would be quantile under another name"
         yield Problem("watermark_missing", what, "set --kv-watermark, or declare admission quantile")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from harness.reference import table as t
 from harness.reference.blocks import BlockAllocator
@@ -40,16 +40,10 @@ class SuspensionMachine(RuleBasedStateMachine):
         self.next = 0
         self.running: dict[int, dict[int, int]] = {}
         self.usage = Usage()
-        self.begin(Mode.RECOMPUTE)
 
+    @initialize(fallback=st.sampled_from([Mode.RECOMPUTE, Mode.REMAIN_SUSPENDED, Mode.ABORT]))
     def begin(self, fallback: Mode) -> None:
-        blocks = BlockAllocator(BLOCK, BLOCKS)
-        self.kept = Suspensions(blocks, Tier(TIER, 3, 2), self.usage, fallback)
-
-    @precondition(lambda self: self.next == 0)
-    @rule(fallback=st.sampled_from([Mode.RECOMPUTE, Mode.REMAIN_SUSPENDED, Mode.ABORT]))
-    def choose_fallback(self, fallback: Mode) -> None:
-        self.begin(fallback)
+        self.kept = Suspensions(BlockAllocator(BLOCK, BLOCKS), Tier(TIER, 3, 2), self.usage, fallback)
 
     @rule(rows=st.integers(1, 14))
     def start(self, rows: int) -> None:
@@ -98,7 +92,9 @@ class SuspensionMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def come_back(self, data: st.DataObject) -> None:
         """A ticket exactly if the state says that nothing is missing; asked at any moment, of anybody."""
-        at = data.draw(st.integers(0, len(self.state.suspended) - 1))
+        suspended = self.state.suspended
+        ready = ((suspended.preserved == 0) & (suspended.ready == 1)).nonzero()[0].tolist()
+        at = data.draw(st.sampled_from(ready or range(len(suspended))) | st.integers(0, len(suspended) - 1))
         row = self.row(at)
         complete = row[t.READY] == 1 and row[t.PRESERVED] == 0
         held, before = self.kept._live[row[t.HANDLE]], self.usage.tickets
@@ -176,7 +172,7 @@ class SuspensionMachine(RuleBasedStateMachine):
 
 
 TestSuspensions = SuspensionMachine.TestCase
-TestSuspensions.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestSuspensions.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 # Blocks
