@@ -111,7 +111,7 @@ def _arm(arm: str, search: Search, own: Analyzed, located: Sequence[ProbeRun]) -
         arm=arm,
         unit=UNITS[search.unit],
         estimate=found,
-        runs=(*located, *measured),
+        runs=tuple(sorted((*located, *measured), key=lambda run: (run.phase == "grid", run.replicate, run.rate))),
         alarms=tuple(alarms),
         allowed_alarms=allowed,
         reasons=(*found.reasons, *gates),

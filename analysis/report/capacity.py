@@ -160,7 +160,7 @@ def _replicates(found: Sequence[ArmCapacity]) -> tuple[Table, ...]:
 
 
 def _runs(found: Sequence[ArmCapacity]) -> Table:
-    rows = tuple(_run(one, run) for one in found for run in sorted(one.runs, key=lambda r: (r.phase == "grid", r.replicate, r.rate)))
+    rows = tuple(_run(one, run) for one in found for run in one.runs)
     discarded = sum(one.estimate.discarded for one in found)
     note = f"{discarded} locating runs chose where to look; their data are discarded and enter no number."
     header = ("Arm", "Phase", f"Load, {clean(found[0].unit)}", "Draw", "Valid", "Offered", "Overloaded", "Objections", "Alarms")
