@@ -8,9 +8,14 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from harness.errors import UsageError
 from harness.manifest import PlannedRun
+from harness.reference.table import NO_LIMIT
 from harness.runtimes.contract import Target
+from harness.simulate.offered import declared_limits
 from harness.wire import PROTOCOLS
 from harness.wire.contract import Ask
 from workloads.schedule import Schedule
@@ -30,7 +35,8 @@ def encode_bodies(schedule: Schedule, run: PlannedRun, target: Target, *, shares
 
     Raises UsageError ``prompts_need_text`` and whatever making a prompt raises.
     """
-    plan = _Encoding(schedule, run.workload.api, run.workload.prompts.source, run.workload.seed, target.model, target.token_ids)
+    limits = declared_limits(schedule, run.slo, run.slo_classes) if target.reads_limits else None
+    plan = _Encoding(schedule, run.workload.api, run.workload.prompts.source, run.workload.seed, target.model, target.token_ids, limits)
     count = len(schedule)
     if shares <= 1 or count < shares:
         bodies = plan.encode(range(count))
@@ -61,6 +67,7 @@ class _Encoding:
     seed: int
     model: str
     token_ids: bool
+    limits: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
 
     def encode(self, requests: range) -> list[bytes]:
         protocol = PROTOCOLS[self.api]
@@ -79,7 +86,13 @@ class _Encoding:
             # 31 bits: engines take the seed as a signed 32- or 64-bit number.
             seed=derive(self.seed, "sampling", i) >> 32,
             priority=None if schedule.priority is None else int(schedule.priority[i]),
+            ttft_ns=self._limit(0, i),
+            tbt_ns=self._limit(1, i),
         )
+
+    def _limit(self, which: int, i: int) -> int | None:
+        declared = NO_LIMIT if self.limits is None else int(self.limits[which][i])
+        return None if declared == NO_LIMIT else declared
 
     def _text(self, i: int) -> str:
         text = self.schedule.prompts.text(i)

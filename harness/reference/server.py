@@ -197,7 +197,8 @@ class Application:
 def server_info(args: argparse.Namespace) -> dict[str, Any]:
     """What this server says about itself: effective configuration (ns, tokens), digests, packages."""
     config = {name: value for name, value in vars(args).items() if name not in {"host", "port"}}
-    config["policy_parameters"] = make_policy(args.policy, args.policy_parameters).parameters
+    policy = make_policy(args.policy, args.policy_parameters)
+    config["policy_parameters"] = policy.parameters
     return {
         "engine": "reference",
         "version": ENGINE_VERSION,
@@ -209,6 +210,7 @@ def server_info(args: argparse.Namespace) -> dict[str, Any]:
         "prefix_caching": args.prefix_cache_tokens > 0,
         "block_size": args.prefix_block,
         "vocab_size": VOCAB_SIZE,
+        "reads_limits": policy.reads_limits,
         "chat_overhead_tokens": CHAT_MESSAGE_OVERHEAD + CHAT_GENERATION_OVERHEAD,
         "model_digest": model_digest(args.natural_mean),
         "tokenizer_digest": tokenizer_digest(),

@@ -37,6 +37,8 @@ class Target:
     """Tokens the chat template adds around one user message."""
     adds_bos: bool = False
     """A completions server adds the tokenizer's own special tokens to a text prompt."""
+    reads_limits: bool = False
+    """The server's scheduler looks at latency limits that a request declares."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,9 +80,16 @@ class ReferenceRuntime:
                 f"model={pins.model.id}: the server at {base_url} does not describe it",
                 "read the server's log; another program may answer on that port",
             )
-        chat_overhead = info.get("chat_overhead_tokens", 0)
-        vocabulary, block = int(info["vocab_size"]), info.get("block_size") if info.get("prefix_caching") else None
-        return Target(base_url, pins.model.id, "bytes", vocabulary, length, cacheable_block=block, chat_overhead=int(chat_overhead))
+        return Target(
+            base_url,
+            pins.model.id,
+            "bytes",
+            int(info["vocab_size"]),
+            length,
+            cacheable_block=info.get("block_size") if info.get("prefix_caching") else None,
+            chat_overhead=int(info.get("chat_overhead_tokens", 0)),
+            reads_limits=bool(info.get("reads_limits")),
+        )
 
     def facts(self, arm: Arm, pins: Pins, base_url: str, log: Path | None) -> dict[str, Fact]:
         """What /server_info, /version and /v1/models say; a page that does not answer leaves its facts unknown."""

@@ -58,7 +58,8 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request to encode. ``prompt`` is token ids or text; ``max_tokens`` and ``priority`` None tell the server nothing."""
+    """One request to encode. ``prompt`` is token ids or text; ``max_tokens``, ``priority`` and the limits ``ttft_ns`` and ``tbt_ns`` None
+    tell the server nothing."""
 
     model: str
     prompt: Sequence[int] | npt.NDArray[np.int32] | str
@@ -67,6 +68,8 @@ class Ask:
     seed: int
     temperature: float = 0.0
     priority: int | None = None
+    ttft_ns: int | None = None
+    tbt_ns: int | None = None
 
 
 class Protocol_(Protocol):  # noqa: N801 - the word is taken by typing

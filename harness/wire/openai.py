@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from harness.clock import NS_PER_MS
 from harness.errors import Problem, UsageError
 from harness.wire.contract import Ask, Decoder, Protocol_
 from harness.wire.decode import BodyDecoder, StreamDecoder
@@ -31,6 +32,9 @@ class OpenAIProtocol:
         fields["seed"] = ask.seed
         if ask.priority is not None:
             fields["priority"] = ask.priority  # an extension of vLLM (lower is sooner) and SGLang: which way it counts is the server's own
+        limits = {name: ns / NS_PER_MS for name, ns in (("ttft_ms", ask.ttft_ns), ("tbt_ms", ask.tbt_ns)) if ns is not None}
+        if limits:
+            fields["slo"] = limits  # an extension of our reference server: no engine seen so far takes one
         if ask.ignore_eos:
             fields["ignore_eos"] = True  # an extension of vLLM and SGLang: not sent unless asked for
         fields["stream"] = True

@@ -15,9 +15,13 @@ import pytest
 from harness.campaign.bodies import bodies_digest, encode_bodies
 from harness.errors import UsageError
 from harness.manifest import PlannedRun, expand, load_manifest
+from harness.record.spec import Slo
 from harness.runtimes.contract import Target
 from tests.unit.test_workloads_digest import schedule
 from tests.unit.test_workloads_prompts import make
+from workloads.schedule import Labels
+
+MS = 1_000_000
 
 ROOT = Path(__file__).parents[2]
 TARGET = Target("http://127.0.0.1:1", "tiny", "bytes", 256, 512)
@@ -77,3 +81,11 @@ def test_encoding_one_by_one_in_any_order_gives_the_same_bytes() -> None:
             fresh = pickle.loads(pickle.dumps(plan))  # noqa: S301 - our own bytes
             alone[i] = encode_bodies(fresh, run(source=source), TARGET).bodies[i]
         assert encode_bodies(plan, run(source=source), TARGET).bodies == [alone[i] for i in range(3)]
+
+
+def test_limits_of_the_class_are_sent_to_a_scheduler_that_looks_and_to_no_other() -> None:
+    plan = replace(schedule(), request_class=Labels(("fast",), np.array([-1, 0, -1], np.int32)))
+    limited = replace(run(), slo=Slo(ttft_ns=800 * MS), slo_classes={"fast": Slo(ttft_ns=50 * MS, tbt_ns=2_500_000)})
+    told = sent(plan, limited, replace(TARGET, reads_limits=True))
+    assert [body["slo"] for body in told] == [{"ttft_ms": 800}, {"ttft_ms": 50, "tbt_ms": 2.5}, {"ttft_ms": 800}]
+    assert not any("slo" in body for body in sent(plan, limited))

@@ -137,3 +137,18 @@ def test_the_cases_are_what_they_are_called() -> None:
 def test_any_small_load_agrees(policy: str, capacity: int, load: list[tuple[int, int, int]]) -> None:
     budgets, ordered = Budgets(8, 3, capacity), tuple(sorted(load))
     assert driven(policy, budgets, ordered) == simulated(policy, budgets, ordered)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_policy_that_says_it_reads_no_limits_plans_the_same_under_any(policy: str) -> None:
+    made = make_policy(policy)
+    _, prompt, length = np.array(CROWDED, np.int64).T
+    none, zeros = np.full(len(CROWDED), -1), np.zeros(len(CROWDED), np.int64)
+    found = []
+    for ttft, tbt in ((-1, -1), (20 * MS, 8 * MS), (900 * MS, 1 * MS)):
+        limits = {"ttft_ns": np.array([ttft, -1, ttft, 5 * MS]), "tbt_ns": np.array([-1, tbt, tbt, tbt])}
+        offered = Offered(np.array(arrivals(CROWDED)), prompt, length, none + 2**62, none, none, zeros, zeros, **limits)
+        run = simulate(Core(online_workload(made, Budgets(32, 3, 60)), made, COSTS), offered, until_ns=60_000 * MS)
+        found.append((run.token_ns.tolist(), run.token_request.tolist(), run.kinds()))
+    assert made.reads_limits or found[0] == found[1] == found[2]
+    assert not made.reads_limits or any(other != found[0] for other in found)

@@ -30,6 +30,7 @@ class Missing(NamedTuple):
 class LayerKvLike(Policy):
     """Who runs has all its layers on the device; a prompt comes in with as many as there is room for, and fetches the rest when it can."""
 
+    reads_limits: ClassVar[bool] = True
     card: ClassVar[Card] = Card(
         "layerkv-like", "1", "LayerKV (2024), layer-wise KV with offload and an admission that looks at decode slack",
         "the seed's layer ledger and readiness rule; the paper's contract from its abstract and secondary notes", ("queue_position",),

@@ -72,6 +72,7 @@ class ScorpioLike(Policy):
         },
     )  # fmt: skip
     declines: ClassVar[bool] = True
+    reads_limits: ClassVar[bool] = True
 
     def plan(self, workload: WorkloadManifest, state: SchedulerState) -> IterationPlan:
         """Serve prompts and whoever has the credit; decline the hopeless; let the others in by deadline as far as gaps allow."""

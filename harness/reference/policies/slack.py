@@ -26,6 +26,7 @@ def deadlines(members: Table, ttft_ns: int, tbt_ns: int) -> Int64:
 class LeastSlack(Policy):
     """Serve first what is nearest to missing its deadline under a declared, optimistic cost model: exclusive service, one tick a step."""
 
+    reads_limits: ClassVar[bool] = True
     card: ClassVar[Card] = Card(
         "least-slack", "1", "least slack first under exclusive_endpoint_lower_bound_v1", "teaching selector of the seed",
         ("slack", "first_token", "arrival_order", "request_id"),
