@@ -246,8 +246,8 @@ def load_of(context: RunContext) -> Load:
     threshold="A trend in log TTFT or log TBT, left after regressing on tokens and in-flight, whose 99.8% interval (both series "
     "together, jackknife over 20 time blocks) excludes 0 and which moves the level by 25% or more over the window: a smaller one would not "
     "change a reading. Likewise a bend, there and back, whose 99.96% interval excludes 0: a server that is twice as slow in mid-window and "
-    "recovers is found in 90% of the runs that this does not overload. UNKNOWN when the trend's interval is so wide that a doubling would go "
-    "unseen.",
+    "recovers is found in 90% of the runs that this does not overload. UNKNOWN when the trend's interval is so wide that a doubling would "
+    "go unseen.",
     remedy="Lengthen the warm-up (compilation, caches and clocks must settle before the window) or look for what changes on the host.",
     rates=ErrorRates(0.01, 0.90, "the server's iterations take twice as long at the end of the window", "tests/sim/test_gates_steady.py"),
 )
