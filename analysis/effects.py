@@ -14,8 +14,9 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
+from analysis.effect_model import EffectVerdict
 from analysis.intervals import Floats
-from analysis.model import CellAnalysis, Effect, EffectVerdict
+from analysis.model import CellAnalysis, Effect
 from analysis.significance import permutation, sign_flip
 from harness.record.coordinates import Known
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from analysis.compare import Side, compare
-from analysis.model import Comparison, Effect, NoiseFloor, Reason
+from analysis.effect_model import NoiseFloor
+from analysis.model import Comparison, Effect, Reason
 
 FREE = frozenset(
     {

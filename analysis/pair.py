@@ -8,9 +8,10 @@ from itertools import combinations
 
 from analysis.campaign import cell_in_context, side_of
 from analysis.compare import Side, compare
+from analysis.effect_model import Declaration, NoiseFloor
 from analysis.effects import Frame, Replicates, effect_between, replicates_of
 from analysis.gates import CellContext, PairContext, pair_checks
-from analysis.model import CellAnalysis, Comparison, Declaration, Effect, NoiseFloor, Reason
+from analysis.model import CellAnalysis, Comparison, Effect, Reason
 from analysis.noise import broken_floor, identical, stands_apart, stands_elsewhere, widest
 from analysis.ranking import arm_reasons
 from harness.errors import UsageError

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from analysis.compare import Side, compare
+from analysis.effect_model import Front, FrontPoint
 from analysis.effects import HIGHER_IS_BETTER, Frame, effect_between, replicates_of
 from analysis.gates import CellContext, PairContext, pair_checks
-from analysis.model import CellAnalysis, Front, FrontPoint, Reason
+from analysis.model import CellAnalysis, Reason
 from analysis.ranking import arm_reasons
 from harness.record.spec import Rank
 

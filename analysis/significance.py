@@ -8,8 +8,8 @@ from itertools import combinations
 
 import numpy as np
 
+from analysis.effect_model import ExactTest
 from analysis.intervals import Floats
-from analysis.model import ExactTest
 
 MOST_SIGNS = 20
 """Signs enumerated at most: 2^20 sums are 8 MiB. With more units the t test says the same."""

@@ -7,8 +7,9 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
+from analysis.effect_model import Front, FrontPoint
 from analysis.effects import HIGHER_IS_BETTER
-from analysis.model import CampaignAnalysis, Figure, Front, FrontPoint
+from analysis.model import CampaignAnalysis, Figure
 from analysis.report.svg import FAINT, PALETTE, Plot, draw
 from analysis.report.table import Table
 from analysis.report.words import Unit, clean, percent, shorten

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from analysis.model import Effect, ExactTest
+from analysis.effect_model import ExactTest
+from analysis.model import Effect
 from analysis.pair import Declared
 from analysis.report.words import clean, decimals_for, number, percent
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.effect_model import Front
 from analysis.gates import GATES, CellContext
-from analysis.model import CellAnalysis, CheckResult, Claim, Figure, Front, Interval, Outcome, Outcomes, RunAnalysis, Verdict
+from analysis.model import CellAnalysis, CheckResult, Claim, Figure, Interval, Outcome, Outcomes, RunAnalysis, Verdict
 from analysis.pareto import front_of
 from analysis.report.front import front_plots, front_tables
 from analysis.report.words import Unit

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.model import Effect, NoiseFloor
+from analysis.effect_model import NoiseFloor
+from analysis.model import Effect
 from analysis.regression import RATES, Decision, decide, rates_at
 
 Scale = Literal["ratio", "difference"]
