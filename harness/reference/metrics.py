@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from harness.clock import NS_PER_S
+from harness.reference.accounts import COUNTERS, GAUGES, NAMES, account_values
 from harness.reference.driver import Driver
 from harness.reference.metric_names import FAMILIES
 
@@ -32,6 +33,7 @@ class Page:
         """Yield metric families (the collector protocol of prometheus_client)."""
         yield from self._gauges()
         yield from self._counters()
+        yield from self._accounts()
         for families in self._others:
             yield from families(self._driver, self._model)
 
@@ -45,6 +47,17 @@ class Page:
             ("iteration_lateness_worst_seconds", self._driver.lateness.worst_ns / NS_PER_S, "Worst wake-up after a planned end"),
         ):
             yield GaugeMetricFamily(PREFIX + name, meaning, value=value)
+
+    def _accounts(self) -> Iterator[Metric]:
+        """What the owner of the cache counted; nothing where there is none, for absent is not 0."""
+        engine = self._driver.engine
+        if engine.owner is None:
+            return
+        values = dict(zip(NAMES, account_values(engine.state, engine.owner), strict=True))
+        for name, meaning in GAUGES:
+            yield GaugeMetricFamily(PREFIX + name, meaning, value=values[name])
+        for name, meaning in COUNTERS:
+            yield CounterMetricFamily(PREFIX + name.removesuffix("_total"), meaning, value=values[name])
 
     def _counters(self) -> Iterator[Metric]:
         counts, engine, late = self._driver.counters, self._driver.engine, self._driver.lateness

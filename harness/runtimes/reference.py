@@ -40,12 +40,21 @@ class ReferenceRuntime:
     evidence_class: EvidenceClass = "synthetic"
     managed = True
     metrics_path: str | None = "/metrics"
-    metrics: ClassVar[Sequence[MetricRule]] = tuple(
-        MetricRule(name, f"trigpoint:{name}")
-        for name in (
-            "requests_running", "requests_waiting", "requests_finished_total", "requests_aborted_total", "prompt_tokens_total",
-            "generation_tokens_total", "cached_tokens_total", "preemptions_total", "kv_usage_ratio",
-        )
+    metrics: ClassVar[Sequence[MetricRule]] = (
+        *(
+            MetricRule(name, f"trigpoint:{name}")
+            for name in (
+                "requests_running", "requests_waiting", "requests_finished_total", "requests_aborted_total", "prompt_tokens_total",
+                "generation_tokens_total", "cached_tokens_total", "preemptions_total", "kv_usage_ratio",
+                # Only an engine that declares blocks, promises or a second tier has the rest.
+                "kv_idle_rows", "kv_promised_rows", "preemptions_recompute_total", "preemptions_preserve_total",
+                "preemptions_abort_total", "preservation_failures_total", "preserved_rows_total", "promoted_rows_total",
+                "resume_tickets_total", "stale_receipts_total", "reservations_total", "reserved_rows_total", "used_rows_total",
+                "unused_rows_total", "under_rows_total", "breach_rows_total", "extensions_total", "extension_rows_total",
+                "withdrawn_reservations_total",
+            )
+        ),
+        MetricRule("recomputed_rows_total", "trigpoint:recomputed_tokens_total"),
     )  # fmt: skip
 
     def check(self, arm: Arm, pins: Pins) -> list[Problem]:
