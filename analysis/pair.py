@@ -29,6 +29,8 @@ class Contender:
     cell: CellAnalysis
     context: CellContext
     spec: RunSpec
+    broken: tuple[str, ...] = ()
+    """replicates whose records cannot be read"""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -63,14 +65,18 @@ class Versus:
     unit: str
 
 
-def contender(records: Sequence[RunRecord], metric: str | None, name: str) -> Contender:
-    """Analyze the records of one cell as a side by ``metric`` (None: its declared one). UsageError when the metric isn't measured."""
+def contender(records: Sequence[RunRecord], metric: str | None, name: str, *, broken: Sequence[str] = ()) -> Contender:
+    """Analyze the records of one cell as a side by ``metric`` (None: its declared one). UsageError when a cell has no such figure.
+
+    ``broken``: replicates that cannot be read, in words; leaving them out would choose the data, so they stand against every claim.
+    """
     spec = records[0].spec
-    cell, context = cell_in_context(records, metric or (spec.rank.metric if spec.rank else "goodput"))
-    if metric is not None and metric not in cell.figures:
+    by = metric or (spec.rank.metric if spec.rank else "goodput")
+    cell, context = cell_in_context(records, by)
+    if by not in cell.figures:
         known = ", ".join(sorted(m for m, f in cell.figures.items() if not f.diagnostic))
-        raise UsageError.single("metric_unknown", f"metric={metric}: {name} has no such figure", f"choose one of: {known}")
-    return Contender(side_of(cell, spec, metric, name), cell, context, spec)
+        raise UsageError.single("metric_unknown", f"metric={by}: {name} has no such figure", f"choose by --metric: {known}")
+    return Contender(side_of(cell, spec, metric, name), cell, context, spec, tuple(broken))
 
 
 def same_campaign(a: Contender, b: Contender) -> bool:
@@ -173,6 +179,8 @@ def _pair_reasons(comparison: Comparison) -> Iterable[Reason]:
 
 def _own_reasons(a: Contender, b: Contender, metric: str) -> Iterable[Reason]:
     for side in (a, b):
+        for what in side.broken:
+            yield Reason("run_incomplete", f"{side.side.name}: {what}", "repair or run the replicate again; finished ones are kept")
         for r in arm_reasons(side.cell, metric):
             if not r.code.startswith("figure_"):
                 yield Reason(r.code, f"{side.side.name}: {r.text}", r.remedy)

@@ -46,12 +46,13 @@ def resolve_side(name: str, metric: str | None, papers: Path | None) -> Contende
     if len(cells) != 1:
         what = f"{name} holds {len(cells)} cells ({', '.join(cells) or 'none'}); a side of a comparison is one cell"
         raise UsageError.single("side_ambiguous" if cells else "side_empty", what, "name one cell's folder: CAMPAIGN/CELL")
-    return contender(records, metric, name)
+    return contender(records, metric, name, broken=[f"{p.where}: {p.what}" for p in broken])
 
 
 def noise_beside(name: str, side: Contender, metric: str | None, campaign: Path | None) -> list[Contender]:
     """Return the identical arms, at the load of ``side``, of an A/A campaign; None: of the campaign that ``name`` lies in, if any."""
-    folder = campaign or next((p for p in Path(name).resolve().parents if (p / "campaign.json").is_file()), None)
+    here = Path(name).resolve()
+    folder = campaign or next((p for p in (here, *here.parents) if (p / "campaign.json").is_file()), None)
     if folder is None:
         return []
     cells: dict[str, list[RunRecord]] = defaultdict(list)

@@ -141,6 +141,18 @@ def test_a_single_replicate_has_no_effect() -> None:
     assert "replicates_missing" in {r.code for r in found.reasons}
 
 
+def test_a_replicate_that_cannot_be_read_stands_against_every_claim() -> None:
+    found = hold(cell("a", 50), replace(cell("b", 60), broken=("spec.json: cut short",)))
+    assert found.effect is not None
+    assert found.effect.verdict == "unclaimed"
+    assert [(r.code, r.text) for r in found.reasons] == [("run_incomplete", "b of c: spec.json: cut short")]
+
+
+def test_a_declared_metric_that_a_cell_alone_does_not_have_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="metric=capacity"):
+        cell("a", 50, rank=Rank(metric="capacity", margin=0.05))
+
+
 def test_a_metric_that_is_not_measured_is_named_with_those_that_are() -> None:
     with pytest.raises(UsageError, match="metric=speed") as caught:
         cell("a", 50, metric="speed")
