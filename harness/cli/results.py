@@ -11,7 +11,7 @@ from analysis.model import Ranking, Refusal
 from analysis.report import render_html, render_markdown, render_terminal, to_json
 from harness.cli.output import OK, REFUSED, answers, console, emit_json, json_option, printable
 from harness.cli.sides import analyze_campaign
-from harness.record.canonical import canonical_json
+from harness.record.canonical import canonical_json, plain
 
 campaign_argument = click.argument("campaign_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
@@ -61,10 +61,7 @@ def verdict_dict(verdict: Ranking | Refusal) -> dict[str, Any]:
         | ({"low": s.figure.interval.low, "high": s.figure.interval.high} if s.figure.interval else {})
         for s in verdict.standings
     ]
-    effects = [
-        {"a": e.a, "b": e.b, "scale": e.scale, "estimate": e.estimate, "low": e.low, "high": e.high, "verdict": e.verdict, "pairs": e.pairs}
-        for e in verdict.effects
-    ]
+    effects = [plain(e, digits=None) for e in verdict.effects]
     unranked = [{"arm": arm, "reasons": [_reason(r) for r in reasons]} for arm, reasons in verdict.unranked]
     return {"refused": False, "title": verdict.title, "metric": verdict.metric, "ranking": rows, "effects": effects, "unranked": unranked}
 
