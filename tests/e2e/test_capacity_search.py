@@ -1,13 +1,6 @@
 """Searches for capacity from manifest to ranking: against a capacity known by a formula, across a kill -9, and on real servers.
 
-The truth is that of the queue M/D/1. The reference engine with one slot, constant lengths and forced outputs serves each request in a
-constant time D, one after the other in order of arrival; arrivals are Poisson. A request's first token comes one prefill iteration after
-its service begins, so it meets a TTFT limit exactly when it waits no longer than the limit less that iteration. Crommelin (1932) gives
-the distribution of that wait:
-
-    P(W <= t) = (1 - r) * sum over k = 0..floor(t / D) of (l (k D - t))^k / k! * exp(-l (k D - t)),   r = l D
-
-and the capacity is the rate l at which it is 0.9. The formula is held here to Lindley's recursion over two million arrivals.
+The truth is that of ``tests.known_queue``; ``tests/sim/test_capacity_known_queue.py`` tells bias and coverage over many such searches.
 """
 
 from __future__ import annotations
@@ -22,21 +15,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
-from scipy import optimize
 
 from analysis.notebook import read_campaign
 from harness.cli import main
 from harness.record.journal import Journal
 from harness.record.reader import latest_sealed, read_run
+from tests.known_queue import KnownQueue
 
 pytestmark = pytest.mark.e2e
 
-ALPHA, LIMIT_S, INPUT, OUTPUT = 0.9, 0.25, 32, 4
-PREFILL_TOKEN_S, DECODE_ROW_S = 20e-6, 100e-6
-BASE_MS = {"slow": 20, "fast": 18}
+QUEUES = {"slow": KnownQueue(0.020), "fast": KnownQueue(0.018)}
 
 MANIFEST = """\
 trigpoint: 1
@@ -66,21 +56,6 @@ SMALL = {
 }
 
 
-def service_s(arm: str) -> float:
-    base = BASE_MS[arm] / 1e3
-    return base + INPUT * PREFILL_TOKEN_S + (OUTPUT - 1) * (base + DECODE_ROW_S)
-
-
-def attainment(rate: float, arm: str) -> float:
-    d, t = service_s(arm), LIMIT_S - BASE_MS[arm] / 1e3 - INPUT * PREFILL_TOKEN_S
-    terms = [(rate * (k * d - t)) ** k / math.factorial(k) * math.exp(-rate * (k * d - t)) for k in range(int(t / d) + 1)]
-    return (1 - rate * d) * sum(terms)
-
-
-def true_capacity(arm: str) -> float:
-    return float(optimize.brentq(lambda rate: attainment(rate, arm) - ALPHA, 0.1, 1 / service_s(arm) - 1e-9))
-
-
 def written(folder: Path, name: str, **parts: str) -> Path:
     path = folder / f"{name}.yaml"
     path.write_text(MANIFEST.format(name=name, **(SMALL | parts)), encoding="utf-8")
@@ -95,15 +70,6 @@ def trigpoint(*words: str | Path, code: int | None = 0) -> Any:
 
 def printed(*words: str | Path) -> str:
     return CliRunner().invoke(main, [*map(str, words)]).stdout
-
-
-def test_the_formula_is_that_of_the_queue() -> None:
-    rng, rate, d = np.random.default_rng(3), 8.0, service_s("slow")
-    steps = d - rng.exponential(1 / rate, 2_000_000)
-    walk = np.concatenate([[0.0], np.cumsum(steps)])
-    wait = walk - np.minimum.accumulate(walk)  # Lindley: the wait is the walk above its least value so far
-    met = wait <= LIMIT_S - BASE_MS["slow"] / 1e3 - INPUT * PREFILL_TOKEN_S
-    assert float(met.mean()) == pytest.approx(attainment(rate, "slow"), abs=0.003)
 
 
 # virtual time, with the truth
@@ -128,7 +94,7 @@ def test_the_interval_holds_the_true_capacity(found: Path) -> None:
     capacities = {one.arm: one.estimate for one in read_campaign(found).capacities}
     assert sorted(capacities) == ["fast", "slow"]
     for arm, estimate in capacities.items():
-        truth, figure = true_capacity(arm), estimate.figures["capacity"]
+        truth, figure = QUEUES[arm].capacity, estimate.figures["capacity"]
         assert (estimate.status, estimate.estimand) == ("resolved", "E2")
         assert figure.value is not None
         assert figure.interval is not None
@@ -138,7 +104,7 @@ def test_the_interval_holds_the_true_capacity(found: Path) -> None:
         assert (estimate.bracket.low or 0.0) <= truth <= (estimate.bracket.high or math.inf)
         for row in estimate.rows:
             assert row.interval is not None
-            assert row.interval.low - 0.02 <= attainment(row.rate, arm) <= row.interval.high + 0.02
+            assert row.interval.low - 0.02 <= QUEUES[arm].attainment(row.rate) <= row.interval.high + 0.02
 
 
 def test_the_arms_are_ranked_by_their_capacities_paired_by_draw(found: Path) -> None:
@@ -147,7 +113,7 @@ def test_the_arms_are_ranked_by_their_capacities_paired_by_draw(found: Path) -> 
     assert [(row["rank"], row["arm"]) for row in answer["ranking"]] == [(1, "fast"), (2, "slow")]
     assert "capacity under TTFT <= 250 ms at 90% of requests, searched from 2 to 32 req/s" in answer["title"]
     (effect,) = answer["effects"]
-    ratio = true_capacity(effect["b"]) / true_capacity(effect["a"])
+    ratio = QUEUES[effect["b"]].capacity / QUEUES[effect["a"]].capacity
     print(f"ratio: true {ratio:.4f}, found {effect['estimate']:.4f} [{effect['low']:.4f}, {effect['high']:.4f}]")
     assert effect["low"] <= ratio <= effect["high"]
     assert (effect["pairs"], effect["scale"]) == (5, "ratio")
