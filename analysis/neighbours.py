@@ -56,7 +56,7 @@ def _pair(crowded: CellAnalysis, alone: CellAnalysis, measured: Mapping[str, Mea
             high=interval.high if interval else None,
             level=level,
             pairs=len(lost),
-            reason="" if interval else f"{len(lost)} pairs of replicates with a known attainment, and an interval needs two",
+            reason="" if interval else f"pairs of replicates with a known attainment: {len(lost)}, and an interval needs two",
         )
 
 

@@ -52,7 +52,9 @@ def fairness_glance(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
     near = (_brief(_neighbours(c.neighbours, unit)),) if c.neighbours else ()
     if not found:
         return near
-    shares = _brief(_shares(found))
+    shares = _shares(found)
+    if found[0][1].identity != "priority":  # whose outcomes stand nowhere else
+        shares = _brief(shares)
     return (_side_by_side(found, _GLANCE), *near, *([shares] if len(shares.rows) <= GLANCE_ROWS else []), _declared(found))
 
 
@@ -78,10 +80,20 @@ def _side_by_side(found: Found, only: frozenset[str] | None) -> Table:
         "Jain's index of service knows no demand: a client that asks for little lowers it. Starved: in how many replicates.",
         *(["Inversions: share of first tokens given while a better priority waited, an upper bound."] if any(r[-3] for r in rows) else []),
         *_absences(found, [m for m, _ in metrics]),
-        *dict.fromkeys(f"Inversions: {clean(f.inversions.reason)}." for _, f in found if f.inversions.reason),
+        *_uncounted(found),
         *dict.fromkeys(f"Bound in {clean(cell.cell)}: {clean(f.bound.reason)}." for cell, f in found if f.bound.charge is not None),
     ]
     return _tidy(Table(SIDE_BY_SIDE, header, tuple(rows), frozenset(range(1, len(header) - 1)), " ".join(notes)))
+
+
+def _uncounted(found: Found) -> Iterable[str]:
+    """Why inversions have no number, each reason once."""
+    why: dict[str, list[str]] = {}
+    for cell, f in found:
+        if f.inversions.reason:
+            why.setdefault(clean(f.inversions.reason), []).append(clean(cell.cell))
+    for reason, cells in why.items():
+        yield f"Inversions{'' if len(cells) == len(found) else ' in ' + ', '.join(cells)}: {reason}."
 
 
 def _absences(found: Found, metrics: Sequence[str]) -> Iterable[str]:

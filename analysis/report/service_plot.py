@@ -16,7 +16,8 @@ from analysis.model import CampaignAnalysis, CellAnalysis
 from analysis.report.svg import PALETTE, Plot, draw
 from analysis.report.words import clean, shorten
 
-SERVICE = "Service by client"
+SERVICE = "Accumulated service"
+"""Title of the plot, by which the page places it beside the tables of fairness."""
 
 COLUMNS = 4
 PANELS = 16

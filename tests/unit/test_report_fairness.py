@@ -118,10 +118,19 @@ def test_the_plot_names_its_lines_and_is_the_same_bytes_again() -> None:
     page = render_html(c)
     assert page == render_html(c)
     assert "Completed work of each client since the start of the measured window" in page
-    assert page.count("<h3>Service by client</h3>") == 2  # the table and the plot
+    assert page.count("<h3>Accumulated service</h3>") == 1
+    assert page.index('id="fairness"') < page.index("<h3>Accumulated service</h3>") < page.index('id="every"')
 
 
 def test_json_has_all_of_it() -> None:
     found = to_json(campaign(fairness=DECLARED))["cells"][0]["fairness"]
     assert found["bound"]["verdict"] == "UNKNOWN"
     assert {s["name"] for s in found["shares"]} == {"a", "b"}
+
+
+def test_by_priority_a_terminal_shows_outcomes_since_nothing_above_it_does() -> None:
+    c = campaign(fairness=DECLARED.model_copy(update={"identity": "priority", "guarantee": None}))
+    shares = next(t for t in fairness_glance(c, UNIT) if t.title.startswith("Service by"))
+    assert shares.title == "Service by priority"
+    assert "Valid" in shares.header
+    assert "Valid" not in next(t for t in fairness_glance(campaign(), UNIT) if t.title.startswith("Service by")).header
