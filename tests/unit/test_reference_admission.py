@@ -6,10 +6,10 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.admission import future_rows
+from analysis.admission import Promises, future_rows, settle
 from harness.errors import UsageError
 from harness.reference.accounts import NAMES, account_values
 from harness.reference.admission import (
@@ -214,6 +214,34 @@ def test_within_the_ceiling_an_extension_needs_no_victim() -> None:
         now += 10_000
     counted = dict(zip(NAMES, account_values(engine.state, engine.owner), strict=True)) if engine.owner else {}
     assert (counted["extensions_total"], counted["extension_rows_total"], counted["preemptions_recompute_total"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("rule", ["maximum", "point", "quantile"])
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 16), st.integers(1, 16)), min_size=1, max_size=8))
+def test_the_engine_counts_what_the_settlement_says(rule: str, asked: list[tuple[int, int, int]]) -> None:
+    """First promises, read off the plans, against the lengths that came true: by ``analysis.admission`` and by the engine's counters."""
+    parameters = {} if rule == "maximum" else {"default": 3, "after": 2}
+    rules = MemoryRules(make_admission(rule, parameters))
+    engine = Engine(make_policy("vllm-shaped-fcfs"), Budgets(32, 4, 40), CostModel(1_000, 0, 0, 0), rules=rules)
+    for number, (prompt, maximum, natural) in enumerate(asked):
+        engine.submit(f"r{number}", prompt, maximum, Truth(number, natural))
+    first, now = dict[int, int](), 0
+    while (begun := engine.begin(now)) is not None:
+        for number, _, rows in begun[0].reserve.T.tolist():
+            first.setdefault(number, rows)
+        now += begun[1]
+        list(engine.tokens_of(engine.complete(now)))
+    prompts, maxima, naturals = (np.array(values, np.int64) for values in zip(*asked, strict=True))
+    forecasts = np.array([first[n] for n in range(len(asked))]) - prompts + 1
+    count = len(asked)
+    everyone = Promises(
+        rule, tuple(map(str, range(count))), np.zeros(count, np.int64), prompts, maxima, forecasts, np.ones(count, bool), 0, 40, 1
+    )
+    found, owner = settle(everyone, np.minimum(maxima, naturals)), engine.owner
+    assert owner is not None
+    assert (owner.ledger.unused, owner.ledger.under) == (found.unused_rows, found.under_rows)
+    assert owner.ledger.used == found.occupied_rows
 
 
 # How it is declared

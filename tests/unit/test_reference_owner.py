@@ -18,6 +18,7 @@ from harness.reference.contract import Budgets
 from harness.reference.cost import CostModel
 from harness.reference.engine import Engine
 from harness.reference.owner import MemoryRules, Owner
+from harness.reference.prefix import PrefixStore, chain_of
 from harness.reference.registry import POLICIES, make_policy
 from harness.reference.resume import Mode
 from harness.reference.table import in_blocks
@@ -150,6 +151,23 @@ def test_every_policy_of_passes_keeps_to_whole_blocks(
     drive(engine, submit(engine, requests))
     assert engine.kv_rows == 0
     nothing_left(engine.owner)
+
+
+@settings(max_examples=40, deadline=None)
+@given(REQUESTS, RULES, st.sampled_from([1, 3, 4]), st.integers(44, 90), st.integers(1, 8))
+def test_rows_of_the_prefix_store_take_whole_blocks_too(requests: list[Asked], rules: MemoryRules, block: int, kv: int, most: int) -> None:
+    """Prompts that begin alike: credits come in with admissions, under promises, blocks and preservation."""
+    limits = Budgets(16, 4, kv // block * block, 0, block)
+    engine = Engine(make_policy("vllm-shaped-fcfs"), limits, COSTS, prefix=PrefixStore(2, 2 * most), rules=rules)
+    for index, (prompt, maximum, priority, natural, _) in enumerate(requests):
+        chain = chain_of(bytes([priority] * prompt), 2)
+        engine.submit(f"r{index}", prompt, maximum, Truth(index, natural), priority=priority, chain=chain)
+    steps, declined = drive(engine, {5: ["r0"]})
+    lengths = {name: len(tokens) for name, tokens in tokens_of(steps).items()}
+    for index, (_, maximum, _, natural, _) in enumerate(requests[1:], 1):
+        assert lengths.get(f"r{index}", 0) == min(maximum, natural) or f"r{index}" in declined
+    nothing_left(engine.owner)
+    assert engine.kv_rows == 0
 
 
 @settings(max_examples=40, deadline=None)
