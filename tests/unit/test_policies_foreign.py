@@ -118,6 +118,28 @@ def test_the_youngest_gives_up_its_layers_when_nobody_could_run() -> None:
     assert after.running.ready.tolist() == [0, 0]
 
 
+def test_layers_of_who_waits_leave_before_anybody_who_runs_gives_way() -> None:
+    """Fifteen whole rows and one layer of twelve fill a device of eighteen; the next row of the first needs four row-layers."""
+    runs = {"prompt": 14, "emitted": 2, "computed": 15, "committed": 15, "resident": 15, "last_ns": 0}
+    half = {"prompt": 12, "emitted": 1, "computed": 12, "committed": 12, "resident": 12, "last_ns": 0, "ready": 0}
+    made = core("layerkv-like", Budgets(64, 4, 18), SHUTTLE, **LAYERS)
+    facts = Foreign(np.array([[1, 0, 1, np.iinfo(np.int64).max]]).T)
+    state = make_state(member(0, **runs), member(1, **half), waiting=(), held=27)._replace(foreign=facts)
+    plan = made.decide(state)[0].plan
+    assert (plan.layers.T.tolist(), plan.work.cells[HANDLE].tolist(), len(plan.preempt.at)) == ([[1, 0]], [0], 0)
+
+
+def test_while_somebody_waits_for_layers_prompts_come_in_with_the_fewest() -> None:
+    """Nine of twenty rows run, twelve wait for room: ten are free, too few for them; a prompt of four would fit, and keeps one layer."""
+    half = {"prompt": 12, "emitted": 1, "computed": 12, "committed": 12, "resident": 12, "last_ns": 0, "ready": 0}
+    runs = {"prompt": 9, "emitted": 1, "computed": 9, "committed": 9, "resident": 9, "last_ns": 0}
+    made = core("layerkv-like", Budgets(64, 4, 20), SHUTTLE, **LAYERS)
+    facts = Foreign(np.array([[1, 0, 0, np.iinfo(np.int64).max]]).T)
+    state = make_state(member(0, **runs), member(1, **half), waiting=(member(2),), held=21)._replace(foreign=facts)
+    plan = made.decide(state)[0].plan
+    assert (plan.layers.T.tolist(), plan.admit.keys[0].tolist()) == ([[2, 1]], [2])
+
+
 def test_a_prompt_longer_than_the_budget_comes_in_with_all_layers_or_not_at_all() -> None:
     """Its later pieces read what the earlier ones wrote, in every layer."""
     load = offered((0, 14, 3), (5, 12, 2))

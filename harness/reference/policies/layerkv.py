@@ -28,7 +28,7 @@ class Missing(NamedTuple):
 
 
 class LayerKvLike(Policy):
-    """Who runs has all its layers on the device; a prompt comes in with as many as there is room for, and fetches the rest when it can."""
+    """Who runs has all its layers on the device; a prompt that finds no room comes in with few of them, and fetches the rest later."""
 
     reads_limits: ClassVar[bool] = True
     card: ClassVar[Card] = Card(
@@ -45,7 +45,7 @@ class LayerKvLike(Policy):
         (
             "residency is counted (F64: requests x layers x rows), never placed: no block, no bus, no bandwidth shared between transfers",
             "a request decodes when all its layers are back and stays so; the paper moves layers within one iteration",
-            "the layer count of a prompt is what fits, no length is predicted; slack is a linear model of declared limits",
+            "a prompt keeps all its layers or the declared fewest, no length is predicted; slack is a linear model of declared limits",
             "a prompt longer than the token budget leaves comes in with all its layers or not at all, since later pieces read the earlier",
             "the paper's text was not read beyond its abstract: nothing of its results follows",
         ),
@@ -70,23 +70,28 @@ class LayerKvLike(Policy):
         if not isinstance(tier, Layered):
             raise TypeError(f"deployment={tier}: this policy runs on a tier by layers")
         full, capacity = tier.layers, tier.layers * workload.budgets.kv_capacity
-        draft = Draft(self, workload, state)
-        held, used = draft.held, device_rows(tier, state.running, state.foreign)
+        draft, layers = Draft(self, workload, state), list[tuple[int, int]]()
+        waiting, fixed = _missing(state)
+        free = capacity - device_rows(tier, state.running, state.foreign)
+        missing, free = _give_up(waiting, full * min(_wanted(state.running), draft.tokens_left), free, layers)
         # Decodes and their victims are counted in whole rows, of the device (rounded up) or of both tiers, whichever is shorter.
-        draft.held = max(-(-used // full), held - tier.host_rows)
-        missing, fixed = _missing(state)
+        held, draft.held = draft.held, max(-((free - capacity) // full), draft.held - tier.host_rows)
         draft.serve_running(victim=lambda _running, left: _tail(left, fixed))
         served = workload.budgets.tokens - draft.tokens_left
         draft.held = held + served
-        layers: list[tuple[int, int]] = []
         if not draft.preempted:
-            free = _fetch(missing, full, capacity - used - full * served, layers, stuck=not served and not _moving(state))
-            self._let_in(draft, tier, state, free, layers)
+            free = _fetch(missing, full, free - full * served, layers, stuck=not served and not _moving(state))
+            fetched = sum(kept == full for _, kept in layers)
+            self._let_in(draft, tier, state, free, layers, crowded=fetched < len(waiting))
         plan = draft.finish()
         return plan._replace(layers=np.array(layers, np.int64).T) if layers else plan
 
-    def _let_in(self, draft: Draft, tier: Layered, state: SchedulerState, free: int, layers: list[tuple[int, int]]) -> None:
-        """Let prompts in, first come first served, with the layers there is room for, while running decodes have slack for their rows."""
+    def _let_in(
+        self, draft: Draft, tier: Layered, state: SchedulerState, free: int, layers: list[tuple[int, int]], *, crowded: bool
+    ) -> None:
+        """Let prompts in, first come first served, while running decodes have slack for their rows: with all layers, or with the fewest
+        where there is no room for all, or where it is owed to older ones (``crowded``).
+        """
         full, budgets = tier.layers, draft.workload.budgets
         owed = _owed(state.running)
         host = budgets.kv_capacity + tier.host_rows - draft.held - owed
@@ -98,9 +103,8 @@ class LayerKvLike(Policy):
             if draft.running_after >= budgets.sequences or not draft.tokens_left or not table.ready[at] or rows > host:
                 return
             width = min(rows - int(table.resident[at]), draft.tokens_left, max(slack, 0))
-            kept = min(full, max(free, 0) // rows)
-            whole = width == rows
-            if not width or (kept < full and not (whole and kept >= min(full, self.parameters["least_layers"]))):
+            kept = full if not crowded and full * rows <= free else min(full, self.parameters["least_layers"])
+            if not width or kept * rows > free or (kept < full and width < rows):
                 return
             draft.let_in((queue, at), width)
             if kept < full:
@@ -108,12 +112,9 @@ class LayerKvLike(Policy):
             free, host, slack = free - kept * rows, host - rows, slack - width
 
     def _slack(self, state: SchedulerState) -> int:
-        """Prompt rows predicted to fit before the next token of the tightest running request is due (F31, F34).
-
-        Who waits for its layers counts as well: while its token is late, room that comes free is for its fetch and not for a prompt.
-        """
+        """Prompt rows predicted to fit before the next token of the tightest running decode is due (F31, F34)."""
         ours, running = self.parameters, state.running
-        decodes = running.take((running.phase == _DECODE).nonzero()[0])
+        decodes = running.take(((running.phase == _DECODE) & (running.ready == 1)).nonzero()[0])
         if not len(decodes):
             return 2**62
         due = int(deadlines(decodes, ours["ttft_ns"], ours["tbt_ns"]).min())
@@ -151,6 +152,22 @@ def _owed(running: Table) -> int:
     """Rows that running members have still to compute of their prompts and rebuilds."""
     owed = (running.limit - running.cells[RESIDENT]).compress(running.phase != _DECODE)
     return int(owed.sum())
+
+
+def _wanted(running: Table) -> int:
+    """Rows of the next intervals of those that can run."""
+    return int(((running.limit - running.cells[RESIDENT]) * running.ready).sum())
+
+
+def _give_up(missing: list[Missing], need: int, free: int, layers: list[tuple[int, int]]) -> tuple[list[Missing], int]:
+    """Take the layers of the youngest of those who wait, until ``need`` row-layers are free: sooner than anybody computes again."""
+    left = list(missing)
+    while left and free < need:
+        one = left.pop()
+        if one.layers:
+            layers.append((one.handle, 0))
+            free += one.layers * one.rows
+    return left, free
 
 
 def _fetch(missing: list[Missing], full: int, free: int, layers: list[tuple[int, int]], *, stuck: bool) -> int:
