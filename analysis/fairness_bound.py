@@ -7,9 +7,9 @@ import pyarrow.compute as pc
 from analysis.fairness import Gap, VtcPremises, check_bound, counter_charge, service_bound
 from analysis.fairness_log import Parties
 from analysis.fairness_model import BoundCheck
+from analysis.fairness_words import span_words
 from analysis.model import Verdict
 from analysis.samples import AbsentError, counter_delta
-from harness.clock import NS_PER_S
 from harness.record.fairness import Fairness
 from harness.record.reader import RunRecord
 
@@ -28,8 +28,7 @@ def bound_of(record: RunRecord, declared: Fairness, who: Parties, gap: Gap | Non
         return BoundCheck(Verdict.UNKNOWN, unknown, bound.charge, bound.value)
     verdict, text = check_bound(gap, bound)
     if gap is not None and bound.value is not None:
-        start = record.spec.window.start_ns
-        span = " to ".join(f"{(t - start) / NS_PER_S:.4g} s" for t in (gap.t1, gap.t2))
+        span = span_words(gap.t1, gap.t2, record.spec.window.start_ns)
         text = f"gap {gap.value:g} of {who.names[gap.f]} and {who.names[gap.g]} from {span}, bound {bound.value:g}"
     return BoundCheck(verdict, "; ".join([text, *why]), bound.charge, bound.value, gap.value if gap else None)
 

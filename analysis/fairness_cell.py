@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from analysis.fairness_log import CELLS, EXACT, is_rounded
 from analysis.fairness_model import BoundCheck, CellFairness, Inversions, Share
 from analysis.fairness_run import PAIRED, RunFairness
-from analysis.fairness_words import declarations, guarantee_words
+from analysis.fairness_words import declarations, guarantee_words, span_words
 from analysis.model import Outcome, Outcomes, Verdict
 from analysis.outcomes import sum_outcomes
 from analysis.planned import MISSING
@@ -111,8 +111,8 @@ def _gap(measured: Measured) -> str:
     if not found:
         return ""
     gap, replicate, f = max(found, key=lambda one: one[0].value)
-    t1, t2 = ((t - f.start_ns) / NS_PER_S for t in (gap.t1, gap.t2))
-    return f"{gap.value:g} between {f.who.names[gap.f]} and {f.who.names[gap.g]} from {t1:.4g} s to {t2:.4g} s of replicate {replicate}"
+    span = span_words(gap.t1, gap.t2, f.start_ns)
+    return f"{gap.value:g} between {f.who.names[gap.f]} and {f.who.names[gap.g]} from {span} of replicate {replicate}"
 
 
 def _inversions(found: Sequence[Inversions]) -> Inversions:

@@ -58,6 +58,11 @@ def guarantee_words(declared: Fairness) -> tuple[tuple[str, str], ...]:
 _ANSWER = {True: "declared to hold", False: "declared not to hold", None: "unknown"}
 
 
+def span_words(t1: int, t2: int, start_ns: int) -> str:
+    """A stretch (t1, t2] from the start of the measured window, whose first instant lies 1 ns after the open end t1."""
+    return " to ".join(f"{max(0, t - start_ns) / NS_PER_S:.4g} s" for t in (t1, t2))
+
+
 def frame(declared: Fairness) -> str:
     """Return what a fairness figure depends on, as one line: equal text, equal frame. The guarantee changes no number and is left out."""
     return json.dumps(declared.model_dump(exclude={"guarantee"}), sort_keys=True)

@@ -70,6 +70,9 @@ def test_the_seeds_gaps_of_16_and_2_from_requests(order: list[tuple[str, int]], 
 
 def test_where_the_widest_gap_arose_is_told_in_words() -> None:
     assert cell(played(FIFO)).gap == "16 between A and B from 0 s to 8 s of replicate 0"
+    rows = [make_request(i, S, ttft_ns=(2 + i) * S) for i in range(2)]  # both there before the window opens
+    early = make_record(rows, plan={0: {"client": "a"}, 1: {"client": "b"}})
+    assert cell(early).gap.startswith("26 between a and b from 0 s to 1")
 
 
 # The bound: premises declared, and taken back where the record speaks against them
