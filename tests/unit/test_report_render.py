@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from analysis.effect_model import Front, FrontPoint
 from analysis.model import CampaignAnalysis, Outcome, Outcomes, Reason, Refusal, Reuse, Stream, Tally
 from analysis.report import render_html, render_markdown, render_terminal, to_json
 from analysis.report.markdown import escape
@@ -56,9 +57,10 @@ def hostile(text: str) -> CampaignAnalysis:
     )
     verdict = Refusal(text, (Reason(text, text, text),))
     pair = dataclasses.replace(c.comparisons[0], a=text, checks=(check,))
-    return dataclasses.replace(
-        c, cells=(*c.cells, bad), comparisons=(pair,), verdict=verdict, provenance={text: text, "traces": [{"licence": text}]}
-    )
+    point = FrontPoint(text, text, text, figure, figure, "dominated", (text,), (Reason(text, text, text),))
+    front = Front(text, text, "declared", 0.95, 0.02, (point, dataclasses.replace(point, standing="front", dominated_by=())))
+    provenance = {text: text, "traces": [{"licence": text}]}
+    return dataclasses.replace(c, cells=(*c.cells, bad), comparisons=(pair,), verdict=verdict, provenance=provenance, front=front)
 
 
 class Page(HTMLParser):
