@@ -238,7 +238,7 @@ def eligible(state: SchedulerState, preempt: Moves = NO_MOVES, resume: Moves = N
 
 def credit_rows(state: SchedulerState, admit: Moves) -> int:
     """KV rows that come in with admitted requests: a waiting one's resident rows are a credit, and take room only when it is let in."""
-    return int(state.waiting.resident.take(admit.at).sum()) if len(admit.at) else 0
+    return int(np.add.reduce(state.waiting.resident.take(admit.at))) if len(admit.at) else 0
 
 
 def moves(table: Table, at: Int64) -> Moves:

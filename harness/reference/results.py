@@ -50,7 +50,8 @@ RESULT_CODES: Final = (
 """Every reason for which a result is refused."""
 
 IDENTITY: Final = RESIDENT + 1
-_DECODE, _PREFILL = int(Phase.DECODE), int(Phase.PREFILL)  # comparing arrays with enum members costs microseconds
+# Numbers: comparing arrays with enum members costs microseconds.
+_DECODE, _PREFILL, _REBUILD = int(Phase.DECODE), int(Phase.PREFILL), int(Phase.REBUILD)
 
 
 def validate_result(state: SchedulerState, authorized: Authorized, result: IterationResult) -> list[Problem]:
@@ -78,8 +79,8 @@ def service_of(state: SchedulerState, authorized: Authorized, rows: Int64) -> tu
     mixed = np.count_nonzero(phase)  # Phase.DECODE is 0
     if clients == 1:
         total = int(np.add.reduce(done))
-        decoded = total if not mixed else int(done @ (phase == _DECODE))
         prefilled = int(done @ (phase == _PREFILL)) if mixed else 0
+        decoded = int(done @ (phase == _DECODE)) if _REBUILD in phase.tolist() else total - prefilled
         debits[0, 0], debits[1, 0] = prefilled, decoded
         return debits, total - prefilled - decoded
     client = authorized.picked[CLIENT]

@@ -143,15 +143,17 @@ class Table:
     def phase(self) -> Int64:
         """Phase of each member's next interval (n,)."""
         if self._phase is None:
-            self._derive()
-        return self._phase  # type: ignore[return-value]  # set by _derive
+            self._phase = self._phases()
+            self._phase.flags.writeable = False
+        return self._phase
 
     @property
     def limit(self) -> Int64:
         """Greatest legal end of each member's next interval (n,)."""
         if self._limit is None:
-            self._derive()
-        return self._limit  # type: ignore[return-value]  # set by _derive
+            self._limit = self._limits()
+            self._limit.flags.writeable = False
+        return self._limit
 
     def take(self, at: Int64) -> Table:
         """Members by position (k,)."""
@@ -178,15 +180,25 @@ class Table:
         buffer.used = end
         return Table(buffer.cells[:, end - len(new) - self._size : end], buffer, end)
 
-    def _derive(self) -> None:
-        computed, prompt = self.cells[COMPUTED], self.cells[PROMPT]
+    def _phases(self) -> Int64:
         if self.decoding:
-            self._phase, self._limit = np.zeros(self._size, np.int64), computed + _ONE
-        else:
-            rebuild, prefill = self.cells[RESIDENT] < computed, computed < prompt
-            self._phase = np.where(rebuild, _REBUILD, prefill)
-            self._limit = np.where(rebuild, computed, np.where(prefill, prompt, computed + 1))
-        self._phase.flags.writeable = self._limit.flags.writeable = False
+            return np.zeros(self._size, np.int64)
+        cells = self.cells
+        prefill: Int64 = (cells[COMPUTED] < cells[PROMPT]).astype(np.int64)  # Phase.PREFILL is 1
+        return np.where(cells[RESIDENT] < cells[COMPUTED], _REBUILD, prefill) if self._some_lost() else prefill
+
+    def _limits(self) -> Int64:
+        computed = self.cells[COMPUTED]
+        next_row: Int64 = computed + _ONE
+        if self.decoding:
+            return next_row
+        limit: Int64 = np.maximum(next_row, self.cells[PROMPT])
+        return np.where(self.cells[RESIDENT] < computed, computed, limit) if self._some_lost() else limit
+
+    def _some_lost(self) -> bool:
+        """Whether rows of some member are not where they were computed: most often none, which comparing bytes tells cheaply."""
+        lost: bool = self.cells[RESIDENT].tobytes() != self.cells[COMPUTED].tobytes()
+        return lost
 
 
 EMPTY: Final = Table(np.zeros((COLUMNS, 0), np.int64))

@@ -215,7 +215,8 @@ def _binding(state: SchedulerState, work: Work, picked: Int64) -> Iterator[Probl
 
 def _frontiers(work: Work, picked: Int64) -> Iterator[Problem]:
     computed, resident = picked[COMPUTED], picked[RESIDENT]
-    if picked[COMMITTED].tobytes() != computed.tobytes() or occurs(resident > computed) or occurs(resident < 0):
+    same = computed.tobytes()
+    if picked[COMMITTED].tobytes() != same or (resident.tobytes() != same and occurs(resident > computed)) or occurs(resident < 0):
         wrong = (picked[COMMITTED] != computed) | (resident > computed) | (resident < 0)
         yield refusal("view_frontiers", f"{_where(wrong.nonzero()[0], work)}: committed = computed >= resident >= 0 does not hold")
     # Rows computed beyond what the outputs account for: none while decoding, none or less before the first output.
