@@ -34,7 +34,7 @@ from analysis.fairness_log import (
     total,
 )
 from analysis.fairness_model import FAIRNESS_METRICS, BoundCheck, Inversions
-from analysis.fairness_words import declared_fairness, identity_words
+from analysis.fairness_words import declared_fairness, identities, identity_words
 from analysis.inversions import MOST_LEVELS, Queue, inverted
 from analysis.model import Figure, Outcome
 from analysis.outcomes import OutcomeArray
@@ -172,18 +172,18 @@ def _figures(found: RunFairness, able: Eligibility, windows: _Windows | None, fa
 
 
 def _of_service(found: RunFairness, windows: _Windows | None, fair: Floats, who: str, alone: str) -> list[Figure]:
-    n, seconds = len(fair), f"windows of {found.declared.window_ns / NS_PER_S:g} s"
+    n, many, seconds = len(fair), identities(found.declared.identity), f"windows of {found.declared.window_ns / NS_PER_S:g} s"
     index = jain(fair)
     narrow = alone or ("" if windows or found.unknown else f"{seconds} do not fit the measured window")
-    apart = alone or ("" if found.gap or found.unknown else f"no two of the {who}s were eligible at the same time")
+    apart = alone or ("" if found.gap or found.unknown else f"no two of the {many} were eligible at the same time")
     stamped = f"every {who}, work completed in the measured window"
-    paired = f"pairs of {who}s while both are eligible" + (f", the {PAIRED} that asked for most" if len(found.who.names) > PAIRED else "")
+    paired = f"pairs of {many} while both are eligible" + (f", the {PAIRED} that asked for most" if len(found.who.names) > PAIRED else "")
     gaps = windows.gap if windows else np.zeros(1)
     nothing = alone or ("" if index is not None or found.unknown else "nobody got any service")
-    every = f"measured window, two {who}s or more eligible"
+    every = f"measured window, two {many} or more eligible"
     return [
         rate("contended_share", "ratio", found.contended, n, every, "", undefined=alone),
-        rate("jain_service", "ratio", index or 0.0, n, stamped, f"{n} {who}s", unknown=found.unknown, undefined=nothing),
+        rate("jain_service", "ratio", index or 0.0, n, stamped, f"{n} {many}", unknown=found.unknown, undefined=nothing),
         rate("service_gap", TOKENS, found.gap.value if found.gap else 0.0, n, paired, "", unknown=found.unknown, undefined=apart),
         rate("windowed_gap_mean", RATE, float(gaps.mean()), n, stamped, seconds, unknown=found.unknown, undefined=narrow),
         rate("windowed_gap_max", RATE, float(gaps.max()), n, stamped, seconds, unknown=found.unknown, undefined=narrow),
@@ -198,7 +198,7 @@ def _of_attainment(found: RunFairness, attainment: Figure | None, who: str, alon
     shares = found.valid[some] / found.offered[some]
     unknown = "attainment was not computed" if attainment is None else attainment.reason if attainment.status != "ok" else ""
     few = alone or ("" if n > 1 else f"{n} {who} had requests in the offered cohort: there is nobody to compare")
-    cohort, per = f"every {who} with requests in the offered cohort", f"{n} {who}s"
+    cohort, per = f"every {who} with requests in the offered cohort", f"{n} {identities(found.declared.identity)}"
     index = jain(shares)
     none = few or ("" if index is not None else "no request of anybody was valid")
     least = float(shares.min()) if n else 0.0

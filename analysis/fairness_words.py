@@ -29,6 +29,11 @@ def identity_words(identity: str) -> str:
     return _IDENTITY[identity].split(" sent")[0]
 
 
+def identities(identity: str) -> str:
+    """How several of them are called."""
+    return {"client": "clients", "request_class": "request classes", "priority": "priorities"}[identity]
+
+
 def declarations(declared: Fairness) -> tuple[tuple[str, str], ...]:
     """Pairs (what, how): the five declarations without the guarantee, which an arm has of its own, then widths and quanta."""
     aging = "none declared" if declared.aging_quantum_ns is None else f"one step for every {_s(declared.aging_quantum_ns)} of waiting"

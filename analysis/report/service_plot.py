@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
 from analysis.fairness_model import CellFairness
-from analysis.fairness_words import identity_words
+from analysis.fairness_words import identities, identity_words
 from analysis.model import CampaignAnalysis, CellAnalysis
 from analysis.report.svg import PALETTE, Plot, draw
 from analysis.report.words import clean, shorten
@@ -43,10 +43,10 @@ def service_plots(c: CampaignAnalysis) -> tuple[Plot, ...]:
         panels[0].set_ylabel("weighted tokens")
         _legend(canvas, names)
 
-    who = identity_words(shown[0][1].identity)
+    who, many = (name(shown[0][1].identity) for name in (identity_words, identities))
     left_out = f" {len(found) - len(shown)} more cells are in the tables." if len(found) > len(shown) else ""
     caption = (
-        f"Completed work of each {who} since the start of the measured window, against time in s; one replicate a cell, the {who}s that "
+        f"Completed work of each {who} since the start of the measured window, against time in s; one replicate a cell, the {many} that "
         f"asked for most.{left_out}"
     )
     return (Plot(SERVICE, draw(0.6 + 1.7 * rows, _paint), caption),)
