@@ -23,7 +23,7 @@ from harness.reference.validate import authorize, validate_plan
 from tests.unit.test_policies_contract import SMALL
 from tests.unit.test_reference_engine import run, tokens_of
 
-COSTS = CostModel(1_000_000, 1_000, 10_000, 1)
+COSTS = CostModel(1_000_000, 1_000, 10_000, 1, transfer_base_ns=400_000, transfer_row_ns=300_000)
 PROMPTS = st.binary(min_size=1, max_size=9).map(lambda raw: bytes(b % 2 for b in raw))
 BLOCK = 2
 
@@ -104,12 +104,12 @@ REQUESTS = st.lists(
 
 @pytest.mark.parametrize("policy_id", POLICIES)
 @settings(max_examples=15, deadline=None)
-@given(REQUESTS, st.integers(2, 20), st.integers(1, 6), st.integers(42, 80), st.integers(1, 20))
+@given(REQUESTS, st.integers(2, 20), st.integers(1, 6), st.integers(42, 80), st.integers(1, 20), st.booleans())
 def test_held_rows_are_those_of_running_members_under_any_policy(
-    policy_id: str, requests: list[tuple[int, int, int, int, bool]], tokens: int, sequences: int, kv: int, most: int
+    policy_id: str, requests: list[tuple[int, int, int, int, bool]], tokens: int, sequences: int, kv: int, most: int, remote: bool
 ) -> None:
     """Prompts begin like one of three; some are given up on the way. Validation runs inside begin and complete."""
-    engine = engine_of(policy_id, tokens, sequences, kv, PrefixStore(BLOCK, most * BLOCK))
+    engine = engine_of(policy_id, tokens, sequences, kv, PrefixStore(BLOCK, most * BLOCK, remote=remote))
     left, now, live = list(enumerate(requests)), 0, set()
     while left or live:
         if left:
@@ -141,7 +141,7 @@ def test_held_rows_are_those_of_running_members_under_any_policy(
 @pytest.mark.parametrize("policy_id", POLICIES)
 def test_a_second_prompt_computes_what_the_first_left(policy_id: str) -> None:
     out, computed = [], []
-    for store in (None, PrefixStore(4, 400)):
+    for store in (None, PrefixStore(4, 400), PrefixStore(4, 400, remote=True)):
         engine = engine_of(policy_id, 64, 4, 100, store)
         for index in range(2):
             engine.submit(f"r{index}", 20, 3, Truth(index, None), chain=chain_of(bytes(20), 4))
@@ -151,8 +151,8 @@ def test_a_second_prompt_computes_what_the_first_left(policy_id: str) -> None:
             cached = [p.cached_tokens for step in steps for p in step.published]
             assert cached == [16 if store and index else 0, 0, 0]  # floor(19 / 4) blocks: the last row is computed
         assert int(engine.state.service.sum()) == sum(computed[-2:])
-    assert out[:2] == out[2:]
-    assert computed == [22, 22, 22, 6]
+    assert out[:2] == out[2:4] == out[4:]
+    assert computed == [22, 22, 22, 6, 22, 6]
 
 
 @pytest.mark.parametrize("policy_id", POLICIES)
