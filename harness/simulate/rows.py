@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from harness.record.schema import REQUESTS, SAMPLES, EventKind
+from harness.record.schema import REQUESTS, SAMPLES, EndKind, EventKind
 from harness.reference.table import FINISH_REASONS, Int64
 from harness.simulate.offered import Offered
 from harness.simulate.virtual import CLIENT_STOP, COMPLETE, DECLINED, NEVER_DUE, NEVER_SENT, Simulated
@@ -13,7 +13,7 @@ from harness.simulate.virtual import CLIENT_STOP, COMPLETE, DECLINED, NEVER_DUE,
 
 def request_table(offered: Offered, run: Simulated) -> pa.Table:
     """requests.parquet (columns REQUESTS), by (arrival, request). Send and head coincide with the arrival: no client can be late. The
-    head of a declined one is its answer.
+    head of a declined one is its answer; one that is ended in the middle of its stream gets an error event.
 
     Usage is the engine's count as of the last token that was read, which a server with continuous usage would have sent beside it.
     """
@@ -23,16 +23,20 @@ def request_table(offered: Offered, run: Simulated) -> pa.Table:
     order = run.token_request.argsort(kind="stable")
     tokens = np.bincount(run.token_request, minlength=count)
     offsets = pa.array(np.concatenate(([0], tokens.cumsum())), pa.int32())
-    status = np.where(run.kind == DECLINED, run.door.status, 200)
+    cut = (run.kind == DECLINED) & (tokens > 0)
+    declined = (run.kind == DECLINED) & ~cut
+    ends = [EndKind.ERROR_EVENT.value if broken else kind for kind, broken in zip(run.kinds(), cut.tolist(), strict=True)]
+    status = np.where(declined, run.door.status, 200)
     finish = [FINISH_REASONS.get(code) if done else None for code, done in zip(run.terminal.tolist(), complete.tolist(), strict=True)]
     columns = {
         "request_id": pa.array(np.arange(count)),
         "arrival_ns": _nullable(run.arrival_ns, run.arrival_ns >= 0),
         "send_ns": _nullable(run.arrival_ns, came),
-        "headers_ns": _nullable(np.where(run.kind == DECLINED, run.end_ns, run.arrival_ns), came),
+        "headers_ns": _nullable(np.where(declined, run.end_ns, run.arrival_ns), came),
         "end_ns": _nullable(run.end_ns, came),
-        "end_kind": pa.array(run.kinds(), pa.string()),
+        "end_kind": pa.array(ends, pa.string()),
         "http_status": _nullable(status, came).cast(pa.int16()),
+        "error_status": _nullable(np.full(count, run.door.status), cut).cast(pa.int16()),
         "finish_reason": pa.array(finish, pa.string()),
         "usage_prompt_tokens": _nullable(offered.prompt, served),
         "usage_completion_tokens": _nullable(tokens, served),
