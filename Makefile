@@ -37,6 +37,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.workloads
 	$(BIN)/python -m benchmarks.prompts
 	$(BIN)/python -m benchmarks.simulate
+	$(BIN)/python -m benchmarks.analysis
 
 schema: $(STAMP)
 	$(BIN)/trigpoint schema > manifests/schema.json

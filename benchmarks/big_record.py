@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,10 @@ MS = 1_000_000
 
 @dataclass(frozen=True)
 class Shape:
-    """How many requests of how many tokens; ``rate`` in requests a second, so that any size has the same life."""
+    """How many requests and token stamps; ``rate`` in requests a second, so that any size has the same life.
+
+    Lengths differ (gamma of shape 4, at least one token), since equal ones would be easier than any real run.
+    """
 
     requests: int
     tokens: int
@@ -36,18 +40,25 @@ class Shape:
         gaps = np.random.default_rng(self.seed).exponential(S / self.rate, self.requests)
         return np.cumsum(gaps).astype(np.int64)
 
-    def stamps(self, first: int, count: int) -> Int64:
-        """Token stamps of ``count`` requests from row ``first`` on, ns after their arrival (count, tokens): gamma gaps around 20 ms."""
-        rng = np.random.default_rng((self.seed, first))
-        gaps = rng.gamma(16.0, 20 * MS / 16, (count, self.tokens)).astype(np.int64)
-        gaps[:, 0] = rng.gamma(4.0, 50 * MS, count).astype(np.int64)
-        return np.cumsum(gaps, axis=1)
+    def lengths(self) -> Int64:
+        """Output tokens of each request (n,); they add up to ``tokens``."""
+        upto = np.cumsum(np.random.default_rng((self.seed, 1)).gamma(4.0, size=self.requests))
+        return 1 + np.diff(np.rint(upto / upto[-1] * (self.tokens - self.requests)).astype(np.int64), prepend=0)
+
+    def stamps(self, first: int, lengths: Int64) -> Int64:
+        """Token stamps of the requests from row ``first`` on, ns after their arrival (m,): gamma gaps around 20 ms."""
+        rng = np.random.default_rng((self.seed, 2, first))
+        gaps = rng.gamma(16.0, 20 * MS / 16, int(lengths.sum())).astype(np.int64)
+        start = np.cumsum(lengths) - lengths
+        gaps[start] = rng.gamma(4.0, 50 * MS, len(lengths)).astype(np.int64)
+        stamps = np.cumsum(gaps)
+        return np.asarray(stamps - np.repeat(stamps[start] - gaps[start], lengths), dtype=np.int64)
 
 
 def write_record(path: Path, shape: Shape) -> Path:
     """Write one healthy attempt under ``path`` and seal it: every request complete, one token an event, then usage and DONE."""
     path.mkdir(parents=True)
-    arrivals = shape.arrivals()
+    arrivals, lengths = shape.arrivals(), shape.lengths()
     durable.write_json(path / "spec.json", _spec(int(arrivals[-1])))
     coordinates: dict[str, Coordinate] = {name: Known(value=f"value of {name}") for name in RUN_COORDINATES}
     durable.write_json(path / "coordinates.json", RunCoordinates(coordinates=coordinates))
@@ -57,10 +68,10 @@ def write_record(path: Path, shape: Shape) -> Path:
         path / "facts.json", Facts(pins=(pin,), flags_checked=True, argv=("server",), server_exit=ended, epoch_monotonic_ns=1)
     )
     ids = np.arange(shape.requests)
-    plan = {"request_id": ids, "arrival_ns": arrivals, "input_tokens": np.full(len(ids), 16), "max_tokens": np.full(len(ids), shape.tokens)}
+    plan = {"request_id": ids, "arrival_ns": arrivals, "input_tokens": np.full(len(ids), 16), "max_tokens": lengths}
     durable.write_table(path / "schedule.parquet", _table(plan, SCHEDULE))
-    durable.write_table(path / "truth.parquet", _table({"request_id": ids, "output_tokens": plan["max_tokens"]}, TRUTH))
-    durable.write_batches(path / "requests.parquet", REQUESTS, _requests(shape, arrivals))
+    durable.write_table(path / "truth.parquet", _table({"request_id": ids, "output_tokens": lengths}, TRUTH))
+    durable.write_batches(path / "requests.parquet", REQUESTS, _requests(shape, arrivals, lengths))
     for name in ("server_metrics", "host"):
         durable.write_table(path / f"{name}.parquet", SAMPLES.empty_table())
     (path / "manifest.yaml").write_text("trigpoint: 1\n")
@@ -92,7 +103,7 @@ def _spec(last_ns: int) -> RunSpec:
             tokenizer_digest="b" * 64,
             seed=1,
         ),
-        slo=Slo(ttft_ns=500 * MS, tbt_ns=45 * MS, tbt_rule="every"),
+        slo=Slo(ttft_ns=500 * MS, tbt_ns=40 * MS, tbt_rule="every"),
         window=Window(warm_up_ns=0, measured_ns=last_ns + 1, drain_ns=60 * S),
         replication=Replication(count=1, server_starts=1, vary="none"),
         rank=Rank(metric="goodput", margin=0.02),
@@ -101,23 +112,25 @@ def _spec(last_ns: int) -> RunSpec:
     )
 
 
-def _requests(shape: Shape, arrivals: Int64) -> Iterator[pa.Table]:
+def _requests(shape: Shape, arrivals: Int64, lengths: Int64) -> Iterator[pa.Table]:
     for first in range(0, shape.requests, durable.GROUP_ROWS):
-        yield _piece(shape, first, arrivals[first : first + durable.GROUP_ROWS])
+        rows = slice(first, first + durable.GROUP_ROWS)
+        yield _piece(first, arrivals[rows], lengths[rows], shape.stamps(first, lengths[rows]))
 
 
-def _piece(shape: Shape, first: int, arrival: Int64) -> pa.Table:
-    n, events = len(arrival), shape.tokens + 2
-    stamps = arrival[:, None] + shape.stamps(first, n)
-    last = stamps[:, -1]
-    offsets = pa.array(np.arange(n + 1, dtype=np.int32) * events)
+def _piece(first: int, arrival: Int64, lengths: Int64, after: Int64) -> pa.Table:
+    n = len(arrival)
+    stamps = np.repeat(arrival, lengths) + after
+    last = stamps[np.cumsum(lengths) - 1]
+    offsets = pa.array(np.concatenate(([0], np.cumsum(lengths + 2))).astype(np.int32))
+    end = np.repeat(np.cumsum(lengths), 2)  # usage and DONE after the tokens of each request
 
-    def lists(tokens: object, rest: tuple[int, int], kind: pa.DataType) -> pa.ListArray:
-        values = np.empty((n, events), dtype=kind.to_pandas_dtype())
-        values[:, :-2], values[:, -2:] = tokens, rest
-        return pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1), kind))
+    def lists(tokens: npt.NDArray[Any], rest: npt.NDArray[Any], kind: pa.DataType) -> pa.ListArray:
+        return pa.ListArray.from_arrays(offsets, pa.array(np.insert(tokens, end, rest), kind))
 
-    event_ns = np.concatenate((stamps, last[:, None], last[:, None]), axis=1)
+    def alike(token: int, usage: int, done: int, kind: pa.DataType) -> pa.ListArray:
+        return lists(np.full(len(stamps), token), np.tile([usage, done], n), kind)
+
     columns = {
         "request_id": first + np.arange(n),
         "arrival_ns": arrival,
@@ -128,14 +141,14 @@ def _piece(shape: Shape, first: int, arrival: Int64) -> pa.Table:
         "http_status": pa.array(np.full(n, 200), pa.int16()),
         "finish_reason": pa.array(["length"] * n),
         "usage_prompt_tokens": np.full(n, 16),
-        "usage_completion_tokens": np.full(n, shape.tokens),
+        "usage_completion_tokens": lengths,
         "usage_cached_tokens": np.zeros(n, np.int64),
-        "client_tokens": np.full(n, shape.tokens),
+        "client_tokens": lengths,
         "reused_connection": pa.array(np.ones(n, bool)),
-        "event_ns": pa.ListArray.from_arrays(offsets, pa.array(event_ns.reshape(-1))),
-        "event_tokens": lists(1, (0, 0), pa.int32()),
-        "event_bytes": lists(200, (150, 12), pa.int32()),
-        "event_kind": lists(int(EventKind.TOKEN), (int(EventKind.USAGE), int(EventKind.DONE)), pa.int8()),
+        "event_ns": lists(stamps, np.repeat(last, 2), pa.int64()),
+        "event_tokens": alike(1, 0, 0, pa.int32()),
+        "event_bytes": alike(200, 150, 12, pa.int32()),
+        "event_kind": alike(int(EventKind.TOKEN), int(EventKind.USAGE), int(EventKind.DONE), pa.int8()),
     }
     return _table(columns, REQUESTS)
 
