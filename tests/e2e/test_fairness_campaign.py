@@ -16,18 +16,19 @@ from harness.cli import main
 from harness.cli.sides import load_records
 from harness.record.reader import RunRecord
 
-MANIFEST = Path(__file__).parents[2] / "manifests" / "teaching" / "noisy-neighbour.yaml"
+TEACHING = Path(__file__).parents[2] / "manifests" / "teaching"
 
 pytestmark = pytest.mark.e2e
 
 
-def simulate(folder: Path, **parts: Any) -> Path:
-    """Play the manifest with some sections replaced; its campaign folder."""
-    path = folder / MANIFEST.name
-    path.write_text(yaml.safe_dump(yaml.safe_load(MANIFEST.read_text(encoding="utf-8")) | parts), encoding="utf-8")
+def simulate(folder: Path, name: str = "noisy-neighbour", **parts: Any) -> Path:
+    """Play a teaching manifest with some sections replaced; its campaign folder."""
+    path = folder / f"{name}.yaml"
+    text = (TEACHING / path.name).read_text(encoding="utf-8")
+    path.write_text(yaml.safe_dump(yaml.safe_load(text) | parts), encoding="utf-8")
     result = CliRunner().invoke(main, ["simulate", str(path), "--results", str(folder), "--json"])
     assert result.exit_code == 0, result.output
-    return folder / "noisy-neighbour"
+    return folder / name
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +92,19 @@ def test_a_starved_client_stands_against_a_claim_about_fairness(tmp_path: Path) 
     assert answers["fair-by-client"] == {"PASS"}
     reasons = found.verdict.reasons if not isinstance(found.verdict, Ranking) else [r for _, rs in found.verdict.unranked for r in rs]
     assert any(r.code == "starvation" and "arrival-order" in r.text for r in reasons)
+
+
+def test_each_order_of_priorities_keeps_what_it_promises_and_only_one_serves_everybody(tmp_path: Path) -> None:
+    once = {"count": 1, "server-starts": 1, "vary": "seed", "seed": 3}
+    cells = {c.arm: c for c in analyze(load_records(simulate(tmp_path, "starvation", replicates=once))[0], incomplete=()).cells}
+    shares = {}
+    for arm, cell in cells.items():
+        assert cell.fairness is not None
+        found = cell.fairness.inversions
+        assert found.static is not None
+        assert found.aged is not None
+        shares[arm] = (found.static / found.first_tokens, found.aged / found.first_tokens)
+    assert shares["static"][0] < 0.02 < 0.5 < shares["static"][1]
+    assert shares["aging"][1] < 0.05 < shares["aging"][0]
+    starved = {arm: [s.name for s in cell.fairness.shares if s.starved] for arm, cell in cells.items() if cell.fairness}
+    assert starved == {"static": ["other"], "aging": []}
