@@ -35,6 +35,15 @@ COUNTERS: Final = (
 )
 
 NAMES: Final = tuple(name for name, _ in (*GAUGES, *COUNTERS))
+PLAIN: Final[tuple[str, ...]] = (
+    "preemptions_recompute_total", "preemptions_preserve_total", "preemptions_abort_total", "preserved_rows_total", "promoted_rows_total",
+)  # fmt: skip
+"""What an engine without an owner knows of itself too: all its preemptions recompute, and nothing is kept anywhere."""
+
+
+def plain_values(preemptions: int) -> tuple[float, ...]:
+    """Values under ``PLAIN`` of an engine without an owner."""
+    return (preemptions, 0, 0, 0, 0)
 
 
 def account_values(state: SchedulerState, owner: Owner) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from harness.clock import NS_PER_S
-from harness.reference.accounts import COUNTERS, GAUGES, NAMES, account_values
+from harness.reference.accounts import COUNTERS, GAUGES, NAMES, PLAIN, account_values, plain_values
 from harness.reference.driver import Driver
 from harness.reference.metric_names import FAMILIES
 
@@ -49,15 +49,16 @@ class Page:
             yield GaugeMetricFamily(PREFIX + name, meaning, value=value)
 
     def _accounts(self) -> Iterator[Metric]:
-        """What the owner of the cache counted; nothing where there is none, for absent is not 0."""
+        """What the owner of the cache counted. Without one, only what that says of itself: absent is not 0."""
         engine = self._driver.engine
-        if engine.owner is None:
-            return
-        values = dict(zip(NAMES, account_values(engine.state, engine.owner), strict=True))
-        for name, meaning in GAUGES:
-            yield GaugeMetricFamily(PREFIX + name, meaning, value=values[name])
-        for name, meaning in COUNTERS:
-            yield CounterMetricFamily(PREFIX + name.removesuffix("_total"), meaning, value=values[name])
+        names, counted = PLAIN, plain_values(engine.preemptions)
+        if engine.owner is not None:
+            names, counted = NAMES, account_values(engine.state, engine.owner)
+        values = dict(zip(names, counted, strict=True))
+        for family, listed in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+            for name, meaning in listed:
+                if name in values:
+                    yield family(PREFIX + name.removesuffix("_total"), meaning, value=values[name])
 
     def _counters(self) -> Iterator[Metric]:
         counts, engine, late = self._driver.counters, self._driver.engine, self._driver.lateness

@@ -46,7 +46,7 @@ class ReferenceRuntime:
             for name in (
                 "requests_running", "requests_waiting", "requests_finished_total", "requests_aborted_total", "prompt_tokens_total",
                 "generation_tokens_total", "cached_tokens_total", "preemptions_total", "kv_usage_ratio",
-                # Only an engine that declares blocks, promises or a second tier has the rest.
+                # Only an engine that declares blocks, promises or a second tier has all of the rest.
                 "kv_idle_rows", "kv_promised_rows", "preemptions_recompute_total", "preemptions_preserve_total",
                 "preemptions_abort_total", "preservation_failures_total", "preserved_rows_total", "promoted_rows_total",
                 "resume_tickets_total", "stale_receipts_total", "reservations_total", "reserved_rows_total", "used_rows_total",

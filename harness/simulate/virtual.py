@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.record.schema import EndKind
-from harness.reference.accounts import NAMES, account_values
+from harness.reference.accounts import NAMES, PLAIN, account_values, plain_values
 from harness.reference.contract import COMPUTED_AFTER, EMITTED_AFTER, EMITTED_BEFORE, TERMINAL, Authorized, IterationResult, SchedulerState
 from harness.reference.deployment import NO_DECLINED
 from harness.reference.engine import Core
@@ -68,7 +68,7 @@ class Simulated:
     """What came of each request (n,) and of each token (tokens,), in order of time; instants ns from the epoch.
 
     ``arrival_ns``: -1 for a turn that never came due. ``end_ns``: -1 when it never came. ``terminal``: Terminal of those served.
-    ``samples`` (s, 1 + names): instant and values under ``sampled``: ``GAUGES``, ``COUNTERS`` and what an owner counts.
+    ``samples`` (s, 1 + names): instant and values under ``sampled``: ``GAUGES``, ``COUNTERS`` and ``accounts``.
     """
 
     arrival_ns: Int64
@@ -81,7 +81,7 @@ class Simulated:
     counts: Counts
     state: SchedulerState
     door: Door
-    sampled: tuple[str, ...] = (*GAUGES, *COUNTERS)
+    sampled: tuple[str, ...]
 
     def kinds(self) -> list[str]:
         """End of each request in the record's vocabulary."""
@@ -291,7 +291,7 @@ class _Run:
         counts, capacity = self.counts, self.core.workload.budgets.kv_capacity
         gauges = (len(self.state.running), self.seen_waiting, held_on_device(self.core.workload, self.state) / capacity)
         known = (*gauges, counts.finished, counts.aborted, counts.prompt_tokens, counts.generation_tokens, counts.preemptions)
-        accounts = () if self.owner is None else account_values(self.state, self.owner)
+        accounts = plain_values(counts.preemptions) if self.owner is None else account_values(self.state, self.owner)
         return (*known, self.state.recomputed_rows, *accounts)
 
     def _close(self) -> Simulated:
@@ -309,5 +309,5 @@ class _Run:
         self.samples.append((self.until_ns, *self._values()))
         return Simulated(
             self.arrival_ns, self.end_ns, self.kind, self.terminal, requests.compress(seen), stamps.compress(seen),
-            self.samples, self.counts, self.state, self.door, (*GAUGES, *COUNTERS, *(() if self.owner is None else NAMES)),
+            self.samples, self.counts, self.state, self.door, (*GAUGES, *COUNTERS, *(PLAIN if self.owner is None else NAMES)),
         )  # fmt: skip

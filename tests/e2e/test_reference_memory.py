@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.reference.accounts import COUNTERS, GAUGES
+from harness.reference.accounts import COUNTERS, GAUGES, PLAIN
 from harness.runtimes.reference import ReferenceRuntime
 from tests.e2e.test_reference_server import PINS, client, completion, data_events, metric, post, reference_arm, running
 
@@ -82,7 +82,7 @@ def test_the_adapter_samples_all_of_it_and_an_engine_without_an_owner_has_none_o
     with running(ReferenceRuntime(), reference_arm(), PINS, tmp_path) as (base_url, _), client(base_url) as connection:
         connection.request("GET", "/metrics")
         page = connection.getresponse().read().decode()
-        assert not any(f"trigpoint:{name}" in page for name, _ in (*GAUGES, *COUNTERS))
+        assert {name for name, _ in (*GAUGES, *COUNTERS) if f"\ntrigpoint:{name} " in page} == set(PLAIN)
         connection.request("GET", "/server_info")
         config = json.loads(connection.getresponse().read())["effective_config"]
         assert (config["admission"], config["kv_block"], config["preemption"]) == ("own", 1, "recompute")

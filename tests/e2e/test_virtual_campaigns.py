@@ -260,6 +260,14 @@ def test_preemption_thrash(tmp_path: Path) -> None:
     assert figure(reserving, "ttft_p50") > 5 * figure(thrashing, "ttft_p50")
     assert figure(cells["thrashing@rate-4"], "token_throughput") < 0.9 * figure(cells["roomy@rate-4"], "token_throughput")
     assert figure(cells["reserving@rate-4"], "token_throughput") < figure(cells["thrashing@rate-4"], "token_throughput")
+    told = {name: cell.runs[0].memory for name, cell in cells.items()}
+    counts = {name: use.counts for name, use in told.items() if use is not None}
+    assert counts["thrashing@rate-4"]["recomputed_rows_total"] > 20_000
+    assert counts["roomy@rate-4"]["preemptions_total"] == counts["reserving@rate-4"]["preemptions_total"] == 0
+    kept = counts["preserving@rate-4"]
+    assert kept["preemptions_preserve_total"] == kept["preemptions_total"] > 100
+    assert kept["recomputed_rows_total"] == 0
+    assert figure(cells["preserving@rate-4"], "token_throughput") > 1.1 * figure(cells["thrashing@rate-4"], "token_throughput")
 
 
 def test_starvation(tmp_path: Path) -> None:
