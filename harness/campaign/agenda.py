@@ -6,11 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.campaign.capacity import SearchAgenda
+from harness.campaign.capacity import Key, SearchAgenda
 from harness.manifest import Campaign, PlannedRun
-
-Key = tuple[str, int]
-"""(cell, replicate)"""
 
 
 class Agenda(Protocol):

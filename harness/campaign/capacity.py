@@ -159,11 +159,11 @@ def search_states(searches: Searches, folder: Path) -> list[SearchState]:
 def _state(at: ArmSearch, unit: str) -> SearchState:
     runs = at.history.runs
     discarded = sum(run.phase == "locate" for run in runs)
-    name = "req/s" if unit == "rate" else "x"
+    name = " req/s" if unit == "rate" else "x"
     if isinstance(at.asked, Probe):
-        words = f"next: {at.asked.phase} at {at.asked.rate:g} {name}, replicate {at.asked.replicate}"
+        words = f"next: {at.asked.phase} at {at.asked.rate:g}{name}, replicate {at.asked.replicate}"
         return SearchState(at.arm, at.asked.phase, len(runs), discarded, words)
     if at.asked.reason is not None:
         return SearchState(at.arm, "ended early", len(runs), discarded, at.asked.reason.text)
     rates = ", ".join(f"{rate:g}" for rate in at.asked.rates)
-    return SearchState(at.arm, "finished", len(runs), discarded, f"{at.asked.replicates} replicates at {rates} {name}")
+    return SearchState(at.arm, "finished", len(runs), discarded, f"{at.asked.replicates} replicates at {rates}{name}")

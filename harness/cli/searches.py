@@ -46,10 +46,11 @@ def _load_s(run: PlannedRun) -> float:
 def search_lines(searches: Searches) -> Iterator[str]:
     """The same for people."""
     plan = search_plan(searches)
-    search, unit, grid = searches.search, plan["unit"], plan["grid"]
+    search, grid = searches.search, plan["grid"]
+    unit = " req/s" if search.unit == "rate" else "x"
     yield f"search for capacity at {100 * search.attainment:g}% on {len(searches.arms)} arm(s): {', '.join(searches.arms)}"
     yield (
-        f"  locate: from {search.start:g} {unit}, doubled up to {search.limit:g} {unit} and bisected to {100 * search.resolution:g}%; "
+        f"  locate: from {search.start:g}{unit}, doubled up to {search.limit:g}{unit} and bisected to {100 * search.resolution:g}%; "
         f"at most {search.most_locating} runs an arm, all of them discarded"
     )
     yield (

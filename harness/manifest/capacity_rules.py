@@ -67,7 +67,8 @@ def check_search(load: Load, replicates: Replicates) -> Findings:
         value = load_number(getattr(capacity, name))
         if float(f"{value:.{DIGITS}g}") != value:
             what = f"={value!r}: more than {DIGITS} significant digits, to which load points are named"
-            yield Finding("bad_search", (*PATH, name), what, f"write {value:.{DIGITS}g}")
+            unit = "/s" if isinstance(capacity.start, str) else ""
+            yield Finding("bad_search", (*PATH, name), what, f"write {value:.{DIGITS}g}{unit}")
     if replicates.server_starts not in (None, replicates.count):
         what = f"={replicates.server_starts}: a replicate's capacity is its own only on a server start of its own"
         remedy = f"use {replicates.count} or leave it out; load.capacity.servers says whether load points share one"
