@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.errors import UsageError
 from harness.reference.contract import Budgets, Declaration, declared_table
 from harness.reference.cost import CostModel
 from harness.reference.deployment import FACT_LAYERS, Foreign
@@ -194,6 +195,12 @@ def test_who_came_last_gives_way_in_the_decode_pool_even_on_its_way_there() -> N
 def test_the_declared_share_splits_what_there_is() -> None:
     pools = make_policy("distserve-like-split").deployment(Budgets(64, 4, 101))
     assert pools == (62, 2, 50, 2, 51)
+
+
+@pytest.mark.parametrize(("policy", "wrong"), [("distserve-like-split", {"prefill_percent": 100}), ("layerkv-like", {"layers": 3})])
+def test_parameters_that_leave_nothing_are_refused(policy: str, wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="policy_parameter"):
+        make_policy(policy, wrong)
 
 
 # vLLM-shaped: requests that wait for remote rows (0x0C, 0x0D).

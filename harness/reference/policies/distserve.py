@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from harness.errors import UsageError
 from harness.reference.contract import NO_MOVES, Budgets, IterationPlan, Moves, SchedulerState, WorkloadManifest, moves
 from harness.reference.deployment import Pools
 from harness.reference.foreign import decode_side, prefill_side
@@ -47,9 +48,16 @@ class DistServeLike(Policy):
         },
     )  # fmt: skip
 
+    def __init__(self, **parameters: int) -> None:
+        super().__init__(**parameters)
+        share = self.parameters["prefill_percent"]
+        if share > 99:
+            what = f"prefill_percent={share}: leaves nothing for the decode pool"
+            raise UsageError.single("policy_parameter", what, "give 99 or less")
+
     def deployment(self, budgets: Budgets) -> Pools:
         """Split sequences and KV by the declared share; a step may decode for every request of the decode pool."""
-        share = min(self.parameters["prefill_percent"], 99)
+        share = self.parameters["prefill_percent"]
         prefills = max(1, budgets.sequences * share // 100)
         decodes = max(1, budgets.sequences - prefills)
         rows = max(1, budgets.tokens - decodes)

@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from harness.errors import UsageError
 from harness.reference.contract import Budgets, IterationPlan, SchedulerState, WorkloadManifest
 from harness.reference.deployment import FACT_DUE_NS, FACT_HANDLE, FACT_LAYERS, NOT_MOVING, Layered
 from harness.reference.foreign import device_rows
@@ -47,6 +48,7 @@ class LayerKvLike(Policy):
             "a request decodes when all its layers are back and stays so; the paper moves layers within one iteration",
             "a prompt keeps all its layers or the declared fewest, no length is predicted; slack is a linear model of declared limits",
             "a prompt longer than the token budget leaves comes in with all its layers or not at all, since later pieces read the earlier",
+            "what the first token gains the second can lose: the gap while layers are away counts like any other",
             "the paper's text was not read beyond its abstract: nothing of its results follows",
         ),
         {
@@ -59,6 +61,13 @@ class LayerKvLike(Policy):
             "tbt_ns": Parameter(100_000_000, "ns", "TBT limit of requests that declare none"),
         },
     )  # fmt: skip
+
+    def __init__(self, **parameters: int) -> None:
+        super().__init__(**parameters)
+        least, layers = self.parameters["least_layers"], self.parameters["layers"]
+        if least > layers:
+            what = f"least_layers={least}: the model has {layers}"
+            raise UsageError.single("policy_parameter", what, "lower it, or declare the model's layers")
 
     def deployment(self, budgets: Budgets) -> Layered:
         """Layers, and a host tier as large as declared."""
@@ -103,7 +112,7 @@ class LayerKvLike(Policy):
             if draft.running_after >= budgets.sequences or not draft.tokens_left or not table.ready[at] or rows > host:
                 return
             width = min(rows - int(table.resident[at]), draft.tokens_left, max(slack, 0))
-            kept = full if not crowded and full * rows <= free else min(full, self.parameters["least_layers"])
+            kept = full if not crowded and full * rows <= free else self.parameters["least_layers"]
             if not width or kept * rows > free or (kept < full and width < rows):
                 return
             draft.let_in((queue, at), width)
