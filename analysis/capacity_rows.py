@@ -15,7 +15,7 @@ from scipy import stats
 from analysis.capacity_curve import smoothed
 from analysis.capacity_runs import Key, ProbeRun
 from analysis.capacity_search import mostly_overloaded
-from analysis.intervals import LOGIT_ABOVE, logit_interval, replicate_interval
+from analysis.intervals import share_interval
 from analysis.model import Interval, Reason
 
 FALSE_ALARM = 0.005
@@ -108,7 +108,7 @@ def _gain(columns: Sequence[Sequence[ProbeRun]], groups: npt.NDArray[np.int64], 
 def _row(column: Sequence[ProbeRun], overloaded: bool, alpha: float, level: float) -> RateRow:
     shares = [run.valid / run.offered for run in column]
     mean, sent = float(np.mean(shares)), [run.sent_share for run in column if run.sent_share is not None]
-    interval = _attainment(column, shares, mean, level)
+    interval = _attainment(column, level)
     verdict: Literal["pass", "fail", "inconclusive"] = "inconclusive"
     if interval is not None and interval.high < alpha:
         verdict = "fail"
@@ -127,8 +127,6 @@ def _row(column: Sequence[ProbeRun], overloaded: bool, alpha: float, level: floa
     )
 
 
-def _attainment(column: Sequence[ProbeRun], shares: Sequence[float], mean: float, level: float) -> Interval | None:
+def _attainment(column: Sequence[ProbeRun], level: float) -> Interval | None:
     starts = [run.server_start for run in column]
-    if mean > LOGIT_ABOVE and len(set(starts)) == len(starts):
-        return logit_interval([run.valid for run in column], [run.offered for run in column], level)
-    return replicate_interval(shares, starts, level)
+    return share_interval([run.valid for run in column], [run.offered for run in column], starts, level)

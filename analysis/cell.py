@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.effects import SHARES as RANKED_SHARES
-from analysis.intervals import LOGIT_ABOVE, design_effect, logit_interval, replicate_interval
+from analysis.intervals import design_effect, replicate_interval, share_interval
 from analysis.latency import TAILS, Tail
 from analysis.model import Figure, Interval, Outcome, Outcomes
 from analysis.outcomes import sum_outcomes
@@ -111,15 +111,20 @@ def _mean(parts: Sequence[Figure], plan: _Plan, runs: Replicates) -> Figure:
         n=sum(p.n for p in parts),
         population=f"{parts[0].population}, mean over {_count(len(parts))}",
         denominator=_shared([p.denominator for p in parts]),
-        interval=_rate_interval(parts[0].metric, values, mean, plan, runs),
+        interval=_rate_interval(parts[0].metric, values, plan, runs),
     )
 
 
-def _rate_interval(metric: str, values: Sequence[float], mean: float, plan: _Plan, runs: Replicates) -> Interval | None:
-    own_starts = len(set(plan.starts)) == len(plan.starts)
-    if metric == "attainment" and mean > LOGIT_ABOVE and own_starts:
-        counted = [measures.outcomes for _, measures in runs]
-        return logit_interval([o.counts[Outcome.VALID] for o in counted], [o.offered for o in counted], plan.level)
+def _rate_interval(metric: str, values: Sequence[float], plan: _Plan, runs: Replicates) -> Interval | None:
+    """Attainment is taken on the logit scale; so is goodput where every replicate was offered the same number, which makes it the same."""
+    counted = [measures.outcomes for _, measures in runs]
+    valid, offered = [o.counts[Outcome.VALID] for o in counted], [o.offered for o in counted]
+    if metric == "attainment":
+        return share_interval(valid, offered, plan.starts, plan.level)
+    hits: int = sum(valid)
+    if metric == "goodput" and len(set(offered)) == 1 and hits:
+        found, unit = share_interval(valid, offered, plan.starts, plan.level), float(np.sum(values)) / hits * offered[0]
+        return found and replace(found, low=found.low * unit, high=found.high * unit)
     return _possible(metric, replicate_interval(values, plan.starts, plan.level))
 
 

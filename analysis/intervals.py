@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,12 @@ from analysis.model import Interval
 
 Floats = npt.NDArray[np.float64]
 
-LOGIT_ABOVE = 0.95
-"""Above this mean a symmetric interval of a proportion runs past 1 at the replicate counts in use (rigor 8)."""
+REAL_COVERAGE: tuple[tuple[float, int, int], ...] = ((5.0, 60, 99), (10.0, 88, 97))
+"""What a nominal 95% interval of a share really covers, in per cent, below so many independent misses in all.
+
+Misses of a queue come in clusters, and a share near 1 rests on a few of them: 5 to 10 runs of 600 and 3,000 requests on M/M/1 and M/G/4
+at utilisation 0.5 and 0.8 were simulated up to attainment 0.998. From ten on it covers 92-98%. ``tests/sim`` holds all three.
+"""
 
 
 def t_interval(values: Sequence[float], level: float = 0.95) -> Interval | None:
@@ -48,11 +53,14 @@ def ratio_interval(a: Sequence[float], b: Sequence[float], level: float = 0.95) 
 
 
 def logit_interval(successes: Sequence[int], trials: Sequence[int], level: float = 0.95) -> Interval | None:
-    """Interval of a proportion near 1: logit of the mean over replicates +- t s/sqrt(R), with s carried to the logit scale; inside [0, 1].
+    """Interval of a proportion: logit of the mean over replicates +- t s/sqrt(R), inside [0, 1].
 
-    The mean of the replicates' logits is not used: replicates differ so much near saturation that it estimates another number (simulated
-    coverage 66% at R = 10, against 92% for this form). s is not taken below the binomial spread, so replicates without a single miss do
-    not claim certainty. None for R < 2 or a replicate without trials.
+    ``successes``, ``trials``: (R,) counts by replicate. s is the spread carried to the logit scale, not below that of the replicates' own
+    logits where each of them met a miss and a hit, nor below the binomial one, so that replicates without a single miss do not claim
+    certainty. It covers as well as the plain t interval at 0.6 and better the nearer to 1 (simulated at 0.95: 91-95% against 83-84%). The
+    mean of the replicates' logits is not used: replicates differ so much near saturation that it estimates another number (66% at R = 10).
+    The method names a real coverage where misses are too few and too clustered for any interval (``REAL_COVERAGE``). None for R < 2 or a
+    replicate without trials.
     """
     k, n = np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     if len(k) < 2 or (n < 1).any():
@@ -61,9 +69,43 @@ def logit_interval(successes: Sequence[int], trials: Sequence[int], level: float
     edge = 0.5 / (float(n.sum()) + 1)  # half a miss (or a hit) where none was seen keeps the logit finite
     centre = min(max(mean, edge), 1 - edge)
     variance = max(float((k / n).var(ddof=1)), centre * (1 - centre) * float((1 / n).mean()))
-    half = stats.t.ppf(0.5 + level / 2, len(k) - 1) * math.sqrt(variance / len(k)) / (centre * (1 - centre))
+    spread = math.sqrt(variance) / (centre * (1 - centre))
+    if ((k > 0) & (k < n)).all():
+        spread = max(spread, float(special.logit(k / n).std(ddof=1)))
+    half = stats.t.ppf(0.5 + level / 2, len(k) - 1) * spread / math.sqrt(len(k))
     low, high = (float(special.expit(special.logit(centre) + side * half)) for side in (-1, 1))
-    return Interval(min(low, mean), max(high, mean), level, "t over replicates, logit scale", len(k), "replicate")
+    method = f"t over replicates, logit scale{_few(successes, trials)}"
+    return Interval(min(low, mean), max(high, mean), level, method, len(k), "replicate")
+
+
+def independent_misses(successes: Sequence[int], trials: Sequence[int]) -> float:
+    """Misses (or hits, where those are fewer) over the design effect: how many independent ones the spread of replicates is worth."""
+    few = min(sum(trials) - sum(successes), sum(successes))
+    return few / max(design_effect(successes, trials) or 1.0, 1.0)
+
+
+def _few(successes: Sequence[int], trials: Sequence[int]) -> str:
+    """A caution where misses are worth few independent ones."""
+    worth = independent_misses(successes, trials)
+    found = next((f"real coverage anything from {low} to {high} %" for below, low, high in REAL_COVERAGE if worth < below), "")
+    return f"; misses worth {worth:.2g} independent ones, {found}" if found else ""
+
+
+def share_interval(successes: Sequence[int], trials: Sequence[int], server_starts: Sequence[int], level: float = 0.95) -> Interval | None:
+    """Interval of attainment over replicates, (R,) each: ``logit_interval``; over the sums of each server start where starts are shared.
+
+    With fewer starts than replicates the start is the unit, as in ``replicate_interval``, and the interval is labelled hierarchical. None
+    for fewer than two units or one without trials. Raises ValueError when the lengths differ.
+    """
+    if not len(successes) == len(trials) == len(server_starts):
+        sizes = f"len(successes)={len(successes)}, len(trials)={len(trials)}, len(server_starts)={len(server_starts)}"
+        raise ValueError(f"{sizes}: one of each a replicate is needed")
+    names, which = np.unique(np.asarray(server_starts), return_inverse=True)
+    if len(names) == len(successes):
+        return logit_interval(successes, trials, level)
+    k, n = (np.bincount(which, weights=np.asarray(x, dtype=np.float64)) for x in (successes, trials))
+    found = logit_interval([int(x) for x in k], [int(x) for x in n], level)
+    return found and replace(found, method=found.method.replace("replicates", "sums of server starts"), unit_of_inference="hierarchical")
 
 
 def replicate_interval(values: Sequence[float], server_starts: Sequence[int], level: float = 0.95, *, log: bool = False) -> Interval | None:

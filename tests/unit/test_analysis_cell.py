@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.cell import CellMeasures, measure_cell
-from analysis.intervals import design_effect, log_interval, t_interval
+from analysis.intervals import design_effect, log_interval, share_interval, t_interval
 from analysis.model import Outcome
 from analysis.run import measure_run
 from harness.record.reader import RunRecord
@@ -36,12 +36,21 @@ def test_a_percentile_is_pooled_not_averaged() -> None:
     assert "the value is pooled" in figure.interval.method
 
 
-def test_a_rate_is_the_mean_over_replicates_with_a_t_interval() -> None:
+def test_goodput_over_equal_cohorts_has_the_interval_of_attainment_in_its_own_unit() -> None:
     found = cell(replicate(0, [10] * 4), replicate(1, [10, 10, 900, 900]), replicate(2, [10, 10, 10, 900]))
-    goodput = found.figures["goodput"]
+    goodput, share = found.figures["goodput"], share_interval([4, 2, 3], [4, 4, 4], [0, 1, 2])
     assert goodput.value == pytest.approx(0.3)
+    assert goodput.interval is not None
+    assert share is not None
+    assert (goodput.interval.low, goodput.interval.high) == pytest.approx((0.4 * share.low, 0.4 * share.high))
+    assert found.figures["attainment"].interval == share
+
+
+def test_goodput_over_cohorts_of_different_size_is_a_rate_with_a_t_interval() -> None:
+    found = cell(replicate(0, [10] * 4), replicate(1, [10, 10, 900]), replicate(2, [10, 10, 10, 900]))
+    goodput = found.figures["goodput"]
     assert goodput.interval == t_interval([0.4, 0.2, 0.3])
-    assert goodput.n == 12
+    assert goodput.n == 11
     assert "mean over 3 replicates" in goodput.population
 
 
@@ -78,13 +87,14 @@ def test_attainment_near_one_gets_an_interval_that_stays_below_one() -> None:
 
 
 def test_intervals_keep_to_values_the_figure_can_take() -> None:
-    found = cell(replicate(0, [10] * 4), replicate(1, [900] * 4), replicate(2, [10] * 4), replicate(3, [900] * 4))
-    attainment, goodput = found.figures["attainment"].interval, found.figures["goodput"].interval
+    found = cell(replicate(0, [10] * 4), replicate(1, [900] * 4), replicate(2, [10] * 5), replicate(3, [900] * 4))
+    attainment, goodput, plain = found.figures["attainment"].interval, found.figures["goodput"].interval, t_interval([0.4, 0.0, 0.5, 0.0])
     assert attainment is not None
     assert goodput is not None
-    assert (attainment.low, attainment.high) == (0.0, 1.0)
-    assert goodput.low == 0.0
-    assert goodput.high == t_interval([0.4, 0.0, 0.4, 0.0]).high
+    assert plain is not None
+    assert 0.0 < attainment.low < 0.5 < attainment.high < 1.0
+    assert plain.low < goodput.low == 0.0
+    assert goodput.high == plain.high
 
 
 def test_a_figure_that_one_replicate_lacks_is_lacking_in_the_cell_with_the_reason() -> None:

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.intervals import clopper_pearson, design_effect, log_interval, logit_interval, ratio_interval, replicate_interval, t_interval
+from analysis.intervals import (
+    clopper_pearson,
+    design_effect,
+    independent_misses,
+    log_interval,
+    logit_interval,
+    ratio_interval,
+    replicate_interval,
+    share_interval,
+    t_interval,
+)
 
 
 def test_the_t_interval_by_hand() -> None:
@@ -115,3 +125,33 @@ def test_the_design_effect_by_hand() -> None:
 @pytest.mark.parametrize(("k", "n"), [([5], [10]), ([10, 10], [10, 10]), ([0, 0], [10, 10]), ([0, 1], [0, 10])])
 def test_the_design_effect_is_unknown_where_nothing_can_be_compared(k: list[int], n: list[int]) -> None:
     assert design_effect(k, n) is None
+
+
+def test_misses_are_counted_by_what_they_are_worth() -> None:
+    assert independent_misses([90, 90], [100, 100]) == 20  # runs alike: every miss counts
+    assert independent_misses([40, 60], [100, 100]) == pytest.approx(100 / 8)  # the design effect by hand is 8
+    assert independent_misses([100, 100], [100, 100]) == 0
+    assert independent_misses([10, 10], [100, 100]) == 20  # near 0 the hits are the few
+
+
+def test_a_share_that_rests_on_few_misses_says_what_it_may_really_cover() -> None:
+    many, few, none = (logit_interval(k, [100] * 3) for k in ([70, 75, 72], [98, 99, 99], [100] * 3))
+    assert many is not None
+    assert few is not None
+    assert none is not None
+    assert many.method == "t over replicates, logit scale"
+    assert few.method.endswith("misses worth 4 independent ones, real coverage anything from 60 to 99 %")
+    assert "misses worth 0 independent ones" in none.method
+
+
+def test_shared_starts_are_the_unit_of_a_share_too() -> None:
+    shared, sums = share_interval([9, 8, 5, 6], [10, 10, 10, 10], [0, 0, 1, 1]), logit_interval([17, 11], [20, 20])
+    assert shared is not None
+    assert sums is not None
+    assert (shared.low, shared.high, shared.n) == (sums.low, sums.high, 2)
+    assert shared.unit_of_inference == "hierarchical"
+    assert shared.method.startswith("t over sums of server starts, logit scale")
+    assert share_interval([9, 8], [10, 10], [3, 4]) == logit_interval([9, 8], [10, 10])
+    assert share_interval([9, 8], [10, 10], [3, 3]) is None
+    with pytest.raises(ValueError, match="one of each a replicate"):
+        share_interval([9], [10, 10], [0, 1])
