@@ -79,7 +79,7 @@ def probe(latencies_ms: Sequence[int]) -> RunRecord:
 def test_the_tail_probe_passes_by_its_mean_and_fails_by_its_p99() -> None:
     record = probe([10] * 98 + [500] * 2)
     found = measure_run(record)
-    ttft = samples(found.clocks, found.outcome, found.outcomes)["ttft"].values
+    ttft = found.samples["ttft"].values
     assert float(ttft.mean()) == pytest.approx(0.0198)
     assert float(ttft.mean()) < 0.020 < value(found, "ttft_p99")
     assert (value(found, "ttft_p95"), value(found, "ttft_p99")) == (0.010, 0.500)
