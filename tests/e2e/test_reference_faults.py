@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 
+from harness.campaign.servers import Server
+from harness.clock import MonotonicClock
+from harness.runtimes.contract import Command
 from harness.runtimes.ports import free_port
+from harness.runtimes.process import ServerProcess
 from harness.runtimes.reference import ReferenceRuntime, environment
-from tests.e2e.test_reference_server import PINS, client, metric, post, reference_arm, running, until
+from tests.e2e.test_reference_server import PINS, SOON_S, client, metric, post, reference_arm, running, until
 
 pytestmark = pytest.mark.e2e
 
@@ -98,3 +102,23 @@ def test_metrics_speak_in_other_engines_names_when_asked_to(tmp_path: Path) -> N
     assert 'sglang:generation_tokens_total{model_name="tiny"} 5.0' in lines
     assert "trigpoint:generation_tokens_total 5.0" in lines
     assert 'vllm:time_to_first_token_seconds_count{engine="0",model_name="tiny"} 1.0' in lines
+
+
+def test_the_keeper_of_a_broken_server_says_that_it_did_not_survive(tmp_path: Path) -> None:
+    port, runtime, process = free_port(), ReferenceRuntime(), ServerProcess()
+    base_url = f"http://127.0.0.1:{port}"
+    words = ("--port", str(port), "--max-model-len", "512")
+    argv = (sys.executable, "-c", BROKEN.format(fault=FAULTS["exception"][0]), *words)
+    process.start(Command(argv, environment(), tmp_path), tmp_path / "server.log")
+    try:
+        process.wait_ready(lambda: runtime.ready(base_url), SOON_S, MonotonicClock())
+        server = Server(("a", 0), runtime, runtime.target(reference_arm(), PINS, base_url), process, tmp_path / "server.log", argv)
+        assert server.exit_state().survived
+        with client(base_url) as connection:
+            assert post(connection, completion())[0] == 500
+        until(lambda: not process.alive())
+        state = server.exit_state()
+    finally:
+        process.stop()
+    assert (state.survived, state.exit_code) == (False, 3)
+    assert any("RuntimeError: injected" in line for line in state.log_tail)
