@@ -118,10 +118,11 @@ class SchedulerState(NamedTuple):
     """Everything known at one cut; the four tables partition the live requests, and each member stands in one of them only.
 
     ``finished`` holds what became terminal in the last transition. ``service`` (2, clients): completed prefill and decode rows of each
-    client (F52, F53). ``held_rows``: KV rows resident now, of running members (a waiting one has a credit at most). ``memory``: what the
-    policy published about its own past (None: it has none). ``foreign``: what owners of transfers published, under a ``deployment``.
-    ``declined`` (2, k): handle and reason of those declined since the last publication. ``learned``: what outputs of requests that ended
-    say of those to come (None: the admission rule does not ask).
+    client (F52, F53). ``held_rows``: KV rows resident now, in whole blocks, of running members (a waiting one has a credit at most) and of
+    suspended ones that a second tier takes rows from or gives rows back to. ``memory``: what the policy published about its own past (None:
+    it has none). ``foreign``: what owners of transfers published, under a ``deployment``. ``declined`` (2, k): handle and reason of those
+    declined since the last publication. ``learned``: what outputs of requests that ended say of those to come (None: the admission rule
+    does not ask).
     """
 
     decision_id: int
@@ -183,7 +184,8 @@ class IterationPlan(NamedTuple):
     """A policy's decision for one iteration.
 
     ``order`` (fields, n): the tie-break evidence, one column for each interval, ascending. ``preempt`` leave the running queue (their KV
-    is freed before execution), ``resume`` leave the suspended and ``admit`` the waiting queue. ``notes``: score inputs kept as evidence.
+    is freed before execution; where the workload is to ``preserve``, once a second tier has it), ``resume`` leave the suspended and
+    ``admit`` the waiting queue. ``notes``: score inputs kept as evidence.
     ``decline`` leave the waiting queue for good, without any output, each with a reason (k,) of ``deployment.REASONS``. ``layers`` (2, k):
     handle and number of layers to hold on the device, an intent to the tier owner (``deployment.Layered``). ``reserve`` (3, k): handle,
     generation and rows that are set aside from now on, for each request that comes in or outgrows what it has (``admission.reservations``).
