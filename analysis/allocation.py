@@ -99,7 +99,8 @@ def replicates_for_width(
 
     ``values``: (R,), ``server_starts``: (R,) which start each ran on. Where starts were shared, replicates a start are the optimum
     r1* = sqrt((c2/c1)(s1^2/s2^2)) of Kalibera and Jones (rigor 8), with ``start_cost`` c2 and ``run_cost`` c1 in any one unit, at
-    most MIN_REPLICATES; else one. The spread planned for is the mean of what the pilot leaves open.
+    most MIN_REPLICATES; else one. The spread planned for is the mean of what the
+    pilot leaves open. Raises ValueError for a width or cost that is not above 0.
     """
     _in_unit(level=level)
     if not (half_width > 0 and start_cost > 0 and run_cost > 0):

@@ -87,11 +87,11 @@ class CostFit:
         return costs | {"cost-source": f"fitted:{self.source[:16]}:{self.median_error:.3f}"}
 
 
-def fit_costs(records: Sequence[RunRecord]) -> list[CostFit]:
-    """Fit each arm of a campaign, by name. All loads of an arm count as its replicates.
+def fit_costs(records: Sequence[RunRecord]) -> tuple[list[CostFit], list[Problem]]:
+    """Fit each arm of a campaign, by name, and say of the others why not. All loads of an arm count as its replicates.
 
-    Raises UsageError, with the problems of every arm: ``fit_replicates`` (fewer than two), ``fit_iterations`` (too few can be told in some
-    replicate), ``fit_unidentified`` (the load did not vary what a parameter needs).
+    Problems: ``fit_replicates`` (fewer than two), ``fit_iterations`` (too few can be told in some replicate), ``fit_unidentified`` (the load
+    did not vary what a parameter needs). Raises UsageError with all of them when no arm can be fitted.
     """
     arms: dict[str, list[RunRecord]] = {}
     for record in sorted(records, key=lambda r: (r.spec.cell, r.spec.replicate)):
@@ -103,9 +103,9 @@ def fit_costs(records: Sequence[RunRecord]) -> list[CostFit]:
         problems += wrong
         if not wrong:
             fits.append(_fit_arm(arm, runs[0], seen))
-    if problems:
+    if not fits:
         raise UsageError(*problems)
-    return fits
+    return fits, problems
 
 
 def iterations_of(record: RunRecord) -> Iterations:
@@ -305,7 +305,7 @@ def _least_squares(runs: Sequence[Iterations]) -> tuple[Floats, list[int]]:
 
 
 def to_dict(fit: CostFit) -> dict[str, Any]:
-    """JSON form."""
+    """The fit in JSON types."""
     return {
         "arm": fit.arm, "cost": "fitted", "source": fit.source, "source_evidence_class": fit.evidence_class, "evidence_class": "synthetic",
         "replicates": fit.replicates, "iterations": fit.iterations, "left_out": fit.left_out, "dropped": list(fit.dropped),

@@ -269,7 +269,7 @@ def _drought(at: Int64, stretches: Int64) -> int:
 
 
 def aged_priority(base: npt.ArrayLike, waited: npt.ArrayLike, quantum: int) -> Int64:
-    """p_base - floor((t - a) / q), smaller goes first, for ``waited`` = t - a in units of ``quantum`` (F61)."""
+    """p_base - floor((t - a) / q) of each request (n,), smaller goes first, for ``waited`` = t - a in units of ``quantum`` (F61)."""
     need(at_least(1, quantum=quantum))
     return np.asarray(base, dtype=np.int64) - np.asarray(waited, dtype=np.int64) // quantum
 

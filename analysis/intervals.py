@@ -113,7 +113,7 @@ def replicate_interval(values: Sequence[float], server_starts: Sequence[int], le
 
     With a server start for each replicate it is ``t_interval`` or ``log_interval``. With fewer, replicates of one start share its luck: t
     over the means of the starts, labelled hierarchical; None when there is only one start. Values that have no logarithm (a slip of 0) fall
-    back to the plain scale, and the method says which scale it was.
+    back to the plain scale, and the method says which scale it was. Raises ValueError when the lengths differ.
     """
     if len(values) != len(server_starts):
         raise ValueError(f"len(values)={len(values)}, len(server_starts)={len(server_starts)}: one server start a replicate is needed")
@@ -132,7 +132,10 @@ def replicate_interval(values: Sequence[float], server_starts: Sequence[int], le
 
 
 def clopper_pearson(successes: int, trials: int, level: float = 0.95) -> Interval:
-    """Exact binomial interval within one run. Diagnostic only: it covers 10-18% instead of 95% on a shared queue (rigor 8)."""
+    """Exact binomial interval within one run. Diagnostic only: it covers 10-18% instead of 95% on a shared queue (rigor 8).
+
+    Raises ValueError for impossible counts.
+    """
     if not 0 <= successes <= trials:
         raise ValueError(f"successes={successes}, trials={trials}: 0 <= successes <= trials is needed")
     tail = (1 - level) / 2

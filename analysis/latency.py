@@ -97,13 +97,13 @@ def samples(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, outcomes: 
 
 
 def tpot_s(clocks: Clocks, mask: Bools) -> Floats:
-    """(tn - t1)/(n - 1) in s for the requests of ``mask`` with n >= 2 tokens; a one-output request has no interval and adds no value."""
+    """(tn - t1)/(n - 1), s, of each request of ``mask`` with n >= 2 tokens (q,); a one-output request has no interval and no value."""
     use = mask & (clocks.tokens >= 2) & (clocks.first_ns != MISSING)
     return np.asarray((clocks.last_ns[use] - clocks.first_ns[use]) / (clocks.tokens[use] - 1) / NS_PER_S, dtype=np.float64)
 
 
 def normalised_e2e_s(clocks: Clocks, mask: Bools) -> Floats:
-    """(e - a)/n in s a token for the requests of ``mask`` with a known number of tokens, as ORCA and PagedAttention have it."""
+    """(e - a)/n, s a token, of each request of ``mask`` with a known number of tokens (q,), as ORCA and PagedAttention have it."""
     use = mask & (clocks.tokens >= 1)
     return np.asarray((clocks.end_ns[use] - clocks.arrival_ns[use]) / clocks.tokens[use] / NS_PER_S, dtype=np.float64)
 

@@ -55,7 +55,7 @@ def longest_tenth(gaps: Int64) -> Int64:
 
 
 def measure(piece: Piece, due: Deadlines, window: Window) -> tuple[Marks, npt.NDArray[Any]]:
-    """Marks of the requests of one piece, and all gaps between its events in row order. Raises UsageError as ``gaps_of`` does."""
+    """Marks of the requests of one piece, and all gaps between its events in row order, ns (m,). Raises UsageError as ``gaps_of`` does."""
     counts, stop = piece.counts, np.cumsum(piece.counts)
     first, last = np.full(len(counts), MISSING), np.full(len(counts), MISSING)
     has = counts > 0

@@ -71,7 +71,7 @@ def not_due(record: RunRecord) -> dict[str, int]:
 
 
 def is_rejected(clocks: Clocks) -> Bools:
-    """Say which requests the server declined before any output: HTTP 429/503, or such a code in an error event before a token."""
+    """Say which requests (n,) the server declined before any output: HTTP 429/503, or such a code in an error event before a token."""
     by_status = (clocks.end_kind == EndKind.HTTP_ERROR.value) & np.isin(clocks.http_status, OVERLOAD_STATUS)
     by_event = (clocks.end_kind == EndKind.ERROR_EVENT.value) & np.isin(clocks.error_status, OVERLOAD_STATUS)
     declined: Bools = (by_status | by_event) & (clocks.first_ns == MISSING)
@@ -79,7 +79,7 @@ def is_rejected(clocks: Clocks) -> Bools:
 
 
 def length_is_right(record: RunRecord, clocks: Clocks) -> Bools:
-    """Say which requests produced as many tokens as the plan asked for.
+    """Say which requests (n,) produced as many tokens as the plan asked for.
 
     ``forced`` and ``client_stop`` promise a length (truth.parquet); natural and capped promise none. A length that was not counted is not
     right: what cannot be shown never helps the server. For a client stop, tokens beyond the target are overshoot, not a wrong length, as

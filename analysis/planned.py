@@ -77,7 +77,7 @@ def waits(schedule: pa.Table) -> Bools:
 
 
 def in_window(ns: Int64, window: Window) -> Bools:
-    """Say which stamps lie in the half-open measured window [w, w+W)."""
+    """Say which stamps (n,) lie in the half-open measured window [w, w+W)."""
     inside: Bools = (ns >= window.start_ns) & (ns < window.stop_ns)
     return inside
 

@@ -28,7 +28,7 @@ def rate_figures(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, outco
 
 
 def completed(outcome: OutcomeArray) -> Bools:
-    """Say which requests were answered completely, with or without meeting the SLO."""
+    """Say which requests (n,) were answered completely, with or without meeting the SLO."""
     done: Bools = (outcome == Outcome.VALID) | (outcome == Outcome.MISS)
     return done
 

@@ -28,7 +28,7 @@ def need(condition: bool, reason: str) -> None:
 
 
 def series(table: pa.Table, source: str, metric: str) -> dict[str, tuple[Int64, Floats]]:
-    """Samples of one metric by label set: label -> (t_ns, value), in time order; empty when there are none."""
+    """Samples of one metric by label set: label -> (t_ns, value), (m,) each in time order; empty when there are none."""
     wanted = table.filter(pc.and_(pc.equal(table["source"], source), pc.equal(table["metric"], metric)))
     found: dict[str, list[tuple[int, float]]] = {}
     for t, labels, value in zip(*(wanted[c].to_pylist() for c in ("t_ns", "labels", "value")), strict=True):
@@ -41,7 +41,7 @@ def _columns(points: list[tuple[int, float]]) -> tuple[Int64, Floats]:
 
 
 def summed(table: pa.Table, source: str, metric: str) -> tuple[Int64, Floats]:
-    """One series with label sets added up at equal stamps. Raises AbsentError when the metric was never sampled."""
+    """One series (t_ns, value), (m,) each; label sets added up at equal stamps. Raises AbsentError where the metric was never sampled."""
     found = series(table, source, metric)
     need(bool(found), f"{source}.{metric} was never sampled")
     t = np.concatenate([p[0] for p in found.values()])

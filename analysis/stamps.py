@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 
 def ramp(n: int) -> Int64:
-    """0 .. n - 1, to be read only: made once for any usual size, since fresh memory costs more than the numbers in it."""
+    """0 .. n - 1 (n,), to be read only: made once for any usual size, since fresh memory costs more than the numbers in it."""
     return _RAMP[:n] if n <= len(_RAMP) else np.arange(n)
 
 

@@ -108,17 +108,17 @@ def gate(
 
 
 def passed(reason: str, **measured: Any) -> Finding:
-    """Build a PASS."""
+    """Build a PASS; ``measured``: name -> {value, limit, unit}."""
     return Finding(Verdict.PASS, reason, measured)
 
 
 def failed(reason: str, **measured: Any) -> Finding:
-    """Build a FAIL."""
+    """Build a FAIL; ``measured`` as in ``passed``."""
     return Finding(Verdict.FAIL, reason, measured)
 
 
 def unknown(reason: str, **measured: Any) -> Finding:
-    """Build an UNKNOWN."""
+    """Build an UNKNOWN; ``measured`` as in ``passed``."""
     return Finding(Verdict.UNKNOWN, reason, measured)
 
 

@@ -24,19 +24,19 @@ def in_order(record: RunRecord) -> pa.Table:
 
 
 def inside(record: RunRecord, t: Int64) -> Bools:
-    """Mask of stamps in the measured window."""
+    """Mask (n,) of stamps in the measured window."""
     return in_window(t, record.spec.window)
 
 
 def windowed(record: RunRecord, source: str, metric: str) -> Floats:
-    """All host samples of a metric inside the measured window, labels pooled. Raises AbsentError when there is none."""
+    """All host samples (m,) of a metric inside the measured window, labels pooled. Raises AbsentError when there is none."""
     pooled = np.concatenate([*by_label(record, source, metric).values(), np.empty(0)])
     need(len(pooled) > 0, f"{source}.{metric} has no sample in the measured window")
     return np.asarray(pooled, dtype=np.float64)
 
 
 def by_label(record: RunRecord, source: str, metric: str) -> dict[str, Floats]:
-    """Host samples of a metric inside the measured window by label, "" for none; a label may have none there."""
+    """Host samples (m,) of a metric inside the measured window by label, "" for none; a label may have none there."""
     return {label: v[inside(record, t)] for label, (t, v) in series(record.host, source, metric).items()}
 
 
