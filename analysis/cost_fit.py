@@ -90,8 +90,8 @@ class CostFit:
 def fit_costs(records: Sequence[RunRecord]) -> tuple[list[CostFit], list[Problem]]:
     """Fit each arm of a campaign, by name, and say of the others why not. All loads of an arm count as its replicates.
 
-    Problems: ``fit_replicates`` (fewer than two), ``fit_iterations`` (too few can be told in some replicate), ``fit_unidentified`` (the load
-    did not vary what a parameter needs). Raises UsageError with all of them when no arm can be fitted.
+    Problems: ``fit_replicates`` (fewer than two), ``fit_iterations`` (too few can be told in some replicate), ``fit_unidentified`` (the
+    load did not vary what a parameter needs). Raises UsageError with all of them when no arm can be fitted.
     """
     arms: dict[str, list[RunRecord]] = {}
     for record in sorted(records, key=lambda r: (r.spec.cell, r.spec.replicate)):

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from analysis.cost_fit import CostFit, fit_costs, to_dict
-from harness.cli.output import OK, answers, console, emit_json, json_option, printable
+from harness.cli.output import OK, answers, console, emit_json, json_option, printable, problem_dict
 from harness.cli.sides import load_records
 from harness.errors import HostError, UsageError
 from harness.reference.policy import Card
@@ -88,12 +88,12 @@ def fit_cost(campaign_dir: Path, as_json: bool) -> int:
     records, broken = load_records(campaign_dir)
     if broken:
         raise HostError(*broken)
-    fits = fit_costs(records)
+    fits, problems = fit_costs(records)
     if as_json:
-        emit_json({"fits": [to_dict(fit) for fit in fits]})
+        emit_json({"fits": [to_dict(fit) for fit in fits], "not_fitted": [problem_dict(problem) for problem in problems]})
         return OK
     out = console()
-    for line in (line for fit in fits for line in fit_lines(fit)):
+    for line in (*(line for fit in fits for line in fit_lines(fit)), *(f"not fitted: {problem.what}" for problem in problems)):
         out.print(printable(line))
     return OK
 

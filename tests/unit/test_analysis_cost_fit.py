@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def record(folder: Path, replicate: int, monkeypatch: pytest.MonkeyPatch, gap_ms
 
 
 def test_declared_costs_come_back_from_what_a_client_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (fit,) = fit_costs([record(tmp_path, replicate, monkeypatch) for replicate in range(3)])
+    (fit,), _ = fit_costs([record(tmp_path, replicate, monkeypatch) for replicate in range(3)])
     found = [fit.estimates[name].value for name in PARAMETERS]
     assert found == pytest.approx(DECLARED, rel=1e-6)
     assert fit.median_error < 1e-6
@@ -52,7 +53,7 @@ def test_declared_costs_come_back_from_what_a_client_saw(tmp_path: Path, monkeyp
 
 
 def test_the_arguments_are_ones_the_engine_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (fit,) = fit_costs([record(tmp_path, replicate, monkeypatch) for replicate in range(2)])
+    (fit,), _ = fit_costs([record(tmp_path, replicate, monkeypatch) for replicate in range(2)])
     argv = [word for name, value in fit.arguments().items() for word in (f"--{name}", value)]
     setup = EngineSetup.from_arguments(argv)
     costs = setup.costs
@@ -70,7 +71,7 @@ def test_costs_are_declared_unless_said_otherwise_and_a_source_is_no_free_text()
 def test_the_error_is_that_on_a_replicate_that_was_not_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slower = EngineSetup(SETUP.policy, SETUP.budgets, CostModel(6 * MS, 11_000, 130_000, 70), 1024)
     records = [record(tmp_path, 0, monkeypatch), record(tmp_path, 1, monkeypatch), record(tmp_path, 2, monkeypatch, setup=slower)]
-    (fit,) = fit_costs(records)
+    (fit,), _ = fit_costs(records)
     assert 0.08 < fit.time_error < 0.2, "the slower replicate is predicted from the faster ones: a sixth of its base is missing"
     assert fit.estimates["base_ns"].error > 0.1 * MS
 
@@ -82,6 +83,10 @@ def test_what_cannot_be_told_is_refused_with_its_reason(tmp_path: Path, monkeypa
     alone = [record(tmp_path / "alone", replicate, monkeypatch, gap_ms=300) for replicate in range(2)]
     with pytest.raises(UsageError, match=r"fit_unidentified.*decode_row_ns|decode_row_ns.*"):
         fit_costs(alone)
+    other = alone[0].spec.model_copy(update={"arm": alone[0].spec.arm.model_copy(update={"name": "b"})})
+    fits, problems = fit_costs([*whole, *(dataclasses.replace(run, spec=other) for run in alone)])
+    assert [fit.arm for fit in fits] == ["a"]
+    assert [problem.code for problem in problems] == ["fit_unidentified"]
     monkeypatch.setattr("analysis.cost_fit.LEAST_ITERATIONS", 10_000)
     with pytest.raises(UsageError, match="fit_iterations"):
         fit_costs(whole)

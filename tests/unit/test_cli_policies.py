@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 from harness.cli import main
 from harness.cli.policies import CONTRACT, card_lines
 from harness.reference.registry import POLICIES
+from tests.unit.test_analysis_cost_fit import record
 
 
 def answer(*words: str, code: int = 0) -> str:
@@ -46,3 +48,17 @@ def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
     found = json.loads(answer("show", "best", "--json", code=2).partition("\npolicy=")[0])
     assert found["error"][0]["code"] == "policy_unknown"
     assert "vtc-shaped" in found["error"][0]["remedy"]
+
+
+def test_a_fit_is_printed_with_its_error_and_what_to_paste(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for replicate in range(2):
+        record(tmp_path, replicate, monkeypatch)
+    (tmp_path / "demo" / "campaign.json").touch()
+    printed = answer("fit-cost", str(tmp_path / "demo"))
+    assert "arm a: fitted to 2 synthetic replicates" in printed
+    assert "held out: iterations are off by 0.0% (median)" in printed
+    assert "    cost-base: 5000000ns\n" in printed
+    assert "    cost-source: fitted:cccccccccccccccc:0.000\n" in printed
+    found = json.loads(answer("fit-cost", str(tmp_path / "demo"), "--json"))
+    assert found["fits"][0]["parameters"]["decode_row_ns"]["value"] == pytest.approx(130_000, rel=1e-6)
+    assert found["not_fitted"] == []
