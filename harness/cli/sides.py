@@ -46,6 +46,10 @@ def resolve_side(name: str, metric: str | None, papers: Path | None) -> Contende
     if len(cells) != 1:
         what = f"{name} holds {len(cells)} cells ({', '.join(cells) or 'none'}); a side of a comparison is one cell"
         raise UsageError.single("side_ambiguous" if cells else "side_empty", what, "name one cell's folder: CAMPAIGN/CELL")
+    probe = records[0].spec.probe
+    if probe is not None and probe.discarded:
+        what = f"{name}: its runs located a search for capacity, so their data are discarded"
+        raise UsageError.single("data_discarded", what, "name a cell of the search's grid, which has the same name without +locate")
     return contender(records, metric, name, broken=[f"{p.where}: {p.what}" for p in broken])
 
 

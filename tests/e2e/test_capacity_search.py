@@ -133,6 +133,12 @@ def test_the_record_says_what_each_run_was_for(found: Path) -> None:
     assert sorted(e["search"] for e in events if e["event"] == "search") == ["fast", "slow"]
 
 
+def test_discarded_data_are_no_side_of_a_comparison(found: Path) -> None:
+    cells = [found / f"{arm}@rate-2+locate" for arm in ("slow", "fast")]
+    answer = trigpoint("compare", *cells, "--metric", "attainment", code=2)
+    assert [p["code"] for p in answer["error"]] == ["data_discarded"]
+
+
 def test_the_report_tells_the_whole_search(found: Path) -> None:
     out = found / "report"
     text = printed("report", found, "--out", out)
