@@ -5,9 +5,9 @@ some request got a token in both, so that the server cannot have been idle. The 
 prompts: a prompt ends in the iteration of its first token, and began in earlier ones if the token budget did not let it in at once. A
 linear model is fitted by least squares and judged on replicates that it has not seen.
 
-It describes the server under that load, seen from its client: rows that nobody got a token of (of clients that had left, of requests computed
-again after a preemption) are in the durations and in no row, which shifts parameters by more than their standard errors say. Used in an
-engine it yields synthetic numbers like any other cost model.
+It describes the server under that load, seen from its client. Rows that nobody got a token of (of clients that had left, of requests
+computed again after a preemption) are in the durations and in no row: they shift parameters by more than the standard errors say. Used in
+an engine it yields synthetic numbers like any other cost model.
 """
 
 from __future__ import annotations
