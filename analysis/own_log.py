@@ -52,6 +52,8 @@ _WHY_NOT: Final = {
     "e2e_s": "a difference has lost the instants it was taken between: give arrival_s and end_s",
     "latency_s": "a difference has lost the instants it was taken between: give arrival_s and end_s",
 }
+_MOST_S: Final = 2**31
+"""Seconds and counts stay below this: sixty-eight years, which also keeps a log in wall-clock time, whose whole ns fit a record."""
 _ENDS: Final = frozenset(k.value for k in EndKind) - {EndKind.NEVER_DUE.value, EndKind.NEVER_SENT.value}
 _UNKNOWN: Final = "imported from a log, which does not say"
 
@@ -140,11 +142,15 @@ def _column_problems(found: list[str]) -> Iterator[Problem]:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST_S  # NaN and infinity are outside
 
 
 def _count(value: Any) -> bool:
     return _number(value) and float(value).is_integer()
+
+
+def _status(value: Any) -> bool:
+    return _count(value) and value < 1000
 
 
 def _stamps(value: Any) -> bool:
@@ -156,12 +162,15 @@ def _counts(value: Any) -> bool:
 
 
 _KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    **dict.fromkeys(("arrival_s", "end_s", "send_s", "first_token_s"), (_number, "a finite number of seconds, 0 or later")),
-    **dict.fromkeys(("request_id", "input_tokens", "http_status"), (_count, "a whole number, 0 or more")),
+    **dict.fromkeys(
+        ("arrival_s", "end_s", "send_s", "first_token_s"), (_number, f"a finite number of seconds, 0 or later and below {_MOST_S}")
+    ),
+    **dict.fromkeys(("request_id", "input_tokens"), (_count, f"a whole number, 0 or more and below {_MOST_S}")),
+    "http_status": (_status, "a status below 1000"),
     **dict.fromkeys(("client", "request_class"), (lambda v: isinstance(v, str), "text")),
     "token_s": (_stamps, "a list of seconds in ascending order"),
     "event_tokens": (_counts, "a list of whole numbers above 0, or missing where not counted"),
-    "end_kind": (lambda v: v in _ENDS, f"one of {', '.join(sorted(_ENDS))}"),
+    "end_kind": (lambda v: isinstance(v, str) and v in _ENDS, f"one of {', '.join(sorted(_ENDS))}"),
 }
 
 
@@ -188,7 +197,7 @@ def _order_problems(columns: Mapping[str, list[Any]]) -> Iterator[Problem]:
     ]
     if torn:
         yield _at(torn, "event_tokens: not as many counts as token_s has stamps", "give one count a stamp")
-    done = {EndKind.COMPLETE.value, EndKind.CLIENT_STOP.value}
+    done = (EndKind.COMPLETE.value, EndKind.CLIENT_STOP.value)
     endless = [i for i, (k, e) in enumerate(zip(columns["end_kind"], columns["end_s"], strict=True)) if k in done and e is None]
     if endless:
         yield _at(endless, "end_s is missing of a request that completed", "give its end, or end_kind=drain_end if it had none")

@@ -191,3 +191,20 @@ def test_latencies_come_back_as_they_went_in(requests: list[tuple[float, float]]
     e2e = found.figures["e2e_p50"]
     if e2e.status == "ok":
         assert e2e.value == pytest.approx(sorted(life)[-(-len(life) // 2) - 1], abs=2e-9)
+
+
+CELL = st.one_of(st.none(), st.booleans(), st.integers(-5, 10**12), st.floats(), st.text(max_size=5), st.lists(st.floats(), max_size=3))
+
+
+LOGS = st.fixed_dictionaries(dict.fromkeys(REQUIRED, CELL), optional={n: CELL for n in COLUMNS if n not in REQUIRED})
+
+
+@given(st.lists(LOGS, max_size=4))
+def test_whatever_stands_in_a_cell_is_read_or_refused_with_a_reason(rows: list[dict[str, Any]]) -> None:
+    try:
+        made = record(pd.DataFrame(rows))
+    except UsageError as error:
+        told = str(error)
+    else:
+        told = f"{made.requests.num_rows} rows"
+    assert told == f"{len(rows)} rows" or "->" in told

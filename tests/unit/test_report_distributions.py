@@ -9,6 +9,7 @@ import pytest
 from analysis.campaign import analyze
 from analysis.model import CampaignAnalysis, Limit
 from analysis.report.distribution_plots import distribution_plots
+from analysis.report.markdown import render_markdown
 from analysis.report.svg import Plot
 from analysis.report.words import Unit
 from analysis.slos import drawn_limits
@@ -87,3 +88,13 @@ def test_columns_hold_every_replicate_of_the_cell() -> None:
 
 def test_the_same_analysis_gives_the_same_bytes() -> None:
     assert plots(campaign()) == plots(campaign())
+
+
+def test_both_populations_stand_in_the_table_of_every_figure() -> None:
+    rows = [make_request(i, i * 100 * MS, **({"end_kind": "reset"} if i % 4 == 0 else {})) for i in range(140)]
+    text = render_markdown(campaign(rows))
+    for metric in ("ttft", "e2e"):
+        for level in ("p50", "p95", "p99"):
+            assert f"| {metric}\\_{level}\\_offered |" in text
+    assert "+inf for every request that did not complete" in text.replace("\\", "")
+    assert "∞" in text
