@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from analysis.planned import Bools, Int64
 from analysis.stamps import ramp
-from analysis.tails import Floats, usual_ranks
+from analysis.tails import LEVELS, Floats, linear_ranks, usual_ranks
 from harness.clock import NS_PER_S
 
 Parts = tuple[npt.NDArray[Any], ...]
@@ -46,7 +46,7 @@ class Ranked(NamedTuple):
 
 
 def narrow(gap_ns: Int64) -> npt.NDArray[Any]:
-    """The same gaps as int32 where the longest allows it (2.1 s), else as they are."""
+    """The same gaps (m,) as int32 where the longest allows it (2.1 s), else as they are."""
     return gap_ns.astype(np.int32) if gap_ns.max(initial=0) < 2**31 else gap_ns
 
 
@@ -134,10 +134,10 @@ class Union:
     def _bins(self) -> tuple[Int64, int]:
         """How many values lie in each bin, and the first bin's name."""
         low, high = min(p.min() for p in self.parts), max(p.max() for p in self.parts)
-        least, most = (int(_bins(np.array([v]))[0]) for v in (low, high))
+        least, most = (int(_bins(np.array([v]), 0)[0]) for v in (low, high))
         counts = np.zeros(most - least + 1, dtype=np.int64)
         for batch in _batches(self.parts):
-            counts += np.bincount(_bins(batch) - least, minlength=len(counts))
+            counts += np.bincount(_bins(batch, least), minlength=len(counts))
         return counts, least
 
     def at(self, positions: Int64, usual: Int64) -> Int64:
@@ -154,7 +154,7 @@ class Union:
         bins = np.searchsorted(stop, positions, side="right")
         wanted = np.zeros(len(counts), dtype=bool)
         wanted[bins] = True
-        held = np.concatenate([batch[wanted[_bins(batch) - least]] for batch in _batches(self.parts)])
+        held = np.concatenate([batch[wanted[_bins(batch, least)]] for batch in _batches(self.parts)])
         held.sort()
         before = np.cumsum(np.where(wanted, counts, 0))  # of values held, up to and with each bin
         return np.asarray(held[before[bins] - (stop[bins] - positions)], dtype=np.int64)
@@ -180,12 +180,18 @@ class Pool:
 
     def at(self, ranks: Int64) -> Floats:
         """Values at 1-based ranks of the ascending sample, s (k,)."""
-        usual = usual_ranks(self.size, self.requests)
         found = np.zeros(len(ranks), dtype=np.int64)
         above = ranks > self.zeros
         if above.any():
-            found[above] = self.values.at(ranks[above] - self.zeros - 1, usual[usual > self.zeros] - self.zeros - 1)
+            found[above] = self.values.at(ranks[above] - self.zeros - 1, self._usual())
         return np.asarray(found / NS_PER_S, dtype=np.float64)
+
+    def _usual(self) -> Int64:
+        """Positions among ``values`` that a report asks for: of this pool, and of it with a gap of 0 for every request (a dialect)."""
+        own = usual_ranks(self.size, self.requests) - self.zeros
+        other = linear_ranks(self.size + self.requests, LEVELS["p99"]) - self.zeros - self.requests
+        positions = np.concatenate((own, other)) - 1
+        return positions[(positions >= 0) & (positions < self.values.size)]
 
     @property
     def mean(self) -> float:
@@ -209,9 +215,13 @@ class Pool:
         return Pool(values, sum(one.zeros for one in whole), sum(one.requests for one in whole), self.population)
 
 
-def _bins(gaps: npt.NDArray[Any]) -> Int64:
+def _bins(gaps: npt.NDArray[Any], least: int) -> npt.NDArray[np.int32]:
+    """Bins of some gaps (m,), counted from bin ``least``."""
     # The bits of a positive float ascend with its value, so cutting the low ones makes bins of constant relative width.
-    return np.asarray(gaps.astype(np.float32).view(np.int32) >> DROPPED_BITS, dtype=np.int64)
+    found = gaps.astype(np.float32).view(np.int32)
+    found >>= DROPPED_BITS
+    found -= least
+    return found
 
 
 def _batches(parts: Parts) -> Iterator[npt.NDArray[Any]]:

@@ -139,12 +139,17 @@ def value_at(sample: Ordered, p: Fraction | float) -> float:
 def interpolated(sample: Ordered, p: Fraction | float) -> float:
     """Percentile of a sample of at least one value by the linear rule, see ``linear``."""
     position = exact(p) * (sample.size - 1)
-    below = math.floor(position)
-    share = float(position - below)
-    low, high = sample.at(np.minimum([below + 1, below + 2], sample.size)).tolist()
+    share = float(position - math.floor(position))
+    low, high = sample.at(linear_ranks(sample.size, p)).tolist()
     if share == 0.0 or low == high:  # also keeps inf - inf from becoming NaN
         return float(low)
     return float(low + share * (high - low))
+
+
+def linear_ranks(n: int, p: Fraction | float) -> Int64:
+    """The two ranks of n values that the linear rule reads (2,); the same one twice at the end."""
+    below = math.floor(exact(p) * (n - 1))
+    return np.minimum([below + 1, below + 2], n).astype(np.int64)
 
 
 def plotted_ranks(n: int) -> Int64:
@@ -155,10 +160,9 @@ def plotted_ranks(n: int) -> Int64:
 def usual_ranks(n: int, requests: int) -> Int64:
     """Every rank that a figure or a plot asks for of n >= 1 values from so many requests."""
     near = [rank_of(p, n) for p in LEVELS.values()]
-    below = [math.floor(p * (n - 1)) for p in LEVELS.values()]
     last = math.ceil(n - Fraction(n, max(requests, 1)))  # of the largest percentile that so many requests report
-    linearly = np.minimum([b + k for b in below for k in (1, 2)], n)
-    return np.unique(np.concatenate((near, linearly, [max(last, 1)], plotted_ranks(n)))).astype(np.int64)
+    linearly = [linear_ranks(n, p) for p in LEVELS.values()]
+    return np.unique(np.concatenate((near, *linearly, [max(last, 1)], plotted_ranks(n)))).astype(np.int64)
 
 
 def order_statistic_ranks(n: int, p: Fraction | float, level: float = 0.95) -> tuple[int | None, int | None]:
