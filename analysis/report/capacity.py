@@ -111,11 +111,10 @@ def _alarms(found: Sequence[ArmCapacity]) -> Iterator[str]:
 
 
 def _reasons(c: CampaignAnalysis) -> tuple[Table, ...]:
-    """What stands against each arm, unless the verdict says it already."""
-    told = {arm for arm, _ in c.verdict.unranked} if isinstance(c.verdict, Ranking) else set()
-    rows = [
-        (clean(one.arm), clean(r.code), clean(r.text), clean(r.remedy)) for one in c.capacities if one.arm not in told for r in one.reasons
-    ]
+    """What stands against each arm, where no claim was declared; otherwise the verdict says it."""
+    if isinstance(c.verdict, Ranking) or all(reason.code != "rank_undeclared" for reason in c.verdict.reasons):
+        return ()
+    rows = [(clean(one.arm), clean(r.code), clean(r.text), clean(r.remedy)) for one in c.capacities for r in one.reasons]
     return (Table("What stands against a capacity", ("Arm", "Code", "Reason", "Remedy"), tuple(rows)),) if rows else ()
 
 

@@ -13,11 +13,12 @@ from rich.console import Console
 from analysis.campaign import analyze
 from analysis.capacity import ProbeRun, Search, Stages, coordinate
 from analysis.capacity_answers import answer_of
+from analysis.capacity_frame import search_coordinates
 from analysis.model import CampaignAnalysis, Ranking, Refusal
 from analysis.report import render_html, render_markdown, render_terminal, to_json
 from harness.errors import UsageError
 from harness.record.canonical import canonical_json
-from harness.record.coordinates import Known
+from harness.record.coordinates import Known, Unknown
 from harness.record.reader import RunRecord
 from harness.record.spec import Arm, LoadPoint, Probe, Rank, Replication, Waiver
 from tests.builders import MS, make_coordinates, make_request, make_spec, make_workload
@@ -264,3 +265,26 @@ def test_gates_that_protect_no_integrity_do_not_spoil_what_locates() -> None:
     first, last = runs_of(A)[0], runs_of(A)[-1]
     assert answer_of(record("a", first, coordinates=OTHER_HOST)).objections == ()
     assert answer_of(record("a", last, coordinates=OTHER_HOST)).objections == ("client_headroom",)
+
+
+def test_compressions_of_one_trace_share_a_frame_without_their_factor() -> None:
+    """The slice of a draw begins where it does at every load; only its end, its own compression and the bytes follow the load."""
+    search = make_search(unit="time_compression", start=1.0, limit=4.0, replicates=2)
+    found = []
+    for factor in (2.0, 3.0):
+        for draw in range(2):
+            chain = [{"name": "time_compress", "factor": 3.0}, {"name": "scale_lengths"}, {"name": "time_compress", "factor": factor}]
+            coordinates = make_coordinates(
+                workload_transforms=Known(value=chain),
+                workload_window=Known(value=[100.0 * draw, 100.0 * draw + 20 * factor]),
+                workload_digests=Known(value=f"{factor}/{draw}"),
+            )
+            load, workload = LoadPoint(kind="time_compression", value=factor), make_workload(seed=draw)
+            found.append(healthy(spec=make_spec(replicate=draw, load=load, workload=workload), coordinates=coordinates))
+    frame = search_coordinates(found, search, frozenset({0, 1}))
+    assert frame["workload.transforms"] == Known(value=[{"name": "time_compress", "factor": 3.0}, {"name": "scale_lengths"}])
+    assert frame["workload.window"] == Known(value={"0": {"start_s": 0.0}, "1": {"start_s": 100.0}}, source="declared")
+    assert frame["workload.digests"] == Known(value={"0": {"draw_seed": 0}, "1": {"draw_seed": 1}}, source="declared")
+    assert frame["result.unit"] == Known(value="x", source="derived")
+    moved = healthy(spec=found[0].spec, coordinates=make_coordinates(workload_window=Known(value=[7.0, 9.0])))
+    assert isinstance(search_coordinates([*found[2:], moved], search, frozenset({0, 1}))["workload.window"], Unknown)
