@@ -54,6 +54,7 @@ class _Party:
     service: float
     requested: float
     outcomes: Outcomes
+    eligible_ns: int
     drought_ns: int
     starved: bool
     weight: float
@@ -84,6 +85,7 @@ def _share(name: str, members: Sequence[str], parties: Sequence[dict[str, _Party
         requested=requested / len(parties),
         outcomes=outcomes,
         attainment=outcomes.counts[Outcome.VALID] / outcomes.offered if outcomes.offered else None,
+        eligible_s=sum(p.eligible_ns for p in found) / NS_PER_S / len(parties) if len(members) == 1 else None,
         drought_s=max(p.drought_ns for p in found) / NS_PER_S if known else None,
         starved=sum(p.starved for p in found) if known else None,
     )
@@ -97,6 +99,7 @@ def _parties(measures: RunMeasures, f: RunFairness) -> dict[str, _Party]:
             float(f.service[i]),
             float(f.requested[i]),
             Outcomes(int(f.offered[i]), {o: int(n[i]) for o, n in by_outcome.items()}),
+            int(f.eligible_ns[i]),
             int(f.drought_ns[i]),
             bool(f.starved[i]),
             float(f.who.weight[i]),

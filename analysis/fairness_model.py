@@ -18,9 +18,9 @@ ATTAINED = frozenset({"jain_attainment", "attainment_least"})
 class Share:
     """One identity over the replicates of a cell; ``members`` above 1: the smallest ones of a long list together.
 
-    ``service``, ``requested``: weighted tokens a replicate in the measured window, mean; ``share`` of all service. ``drought_s``: longest
-    time eligible without any service, over the replicates; ``starved``: replicates in which it was. None: not known (``reason`` of the
-    cell) or, for ``attainment``, nothing offered.
+    ``service``, ``requested``: weighted tokens a replicate in the measured window, mean; ``share`` of all service. ``eligible_s``: time
+    eligible in it, mean, None for several together; ``drought_s``: longest of that without any service, over the replicates; ``starved``:
+    replicates in which it was. None: not known (a note of the cell says why) or, for ``attainment``, nothing offered.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Share:
     requested: float | None
     outcomes: Outcomes
     attainment: float | None
+    eligible_s: float | None
     drought_s: float | None
     starved: int | None
 

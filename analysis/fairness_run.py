@@ -63,7 +63,8 @@ POINTS = 60
 @dataclass(frozen=True, slots=True, eq=False)
 class RunFairness:
     """One replicate. Columns are by party, shape (n,): ``service`` and ``requested`` in weighted tokens of the measured window,
-    ``drought_ns`` the longest time eligible without service, ``offered`` and ``valid`` requests of the cohort.
+    ``eligible_ns`` the time eligible in it and ``drought_ns`` the longest of that without service, ``offered`` and ``valid`` requests of
+    the cohort.
 
     ``contended``: share of the measured window in which two or more were eligible.
     ``unknown``: why service is not known, empty when it is; then nothing that rests on it has a value.
@@ -73,6 +74,7 @@ class RunFairness:
     who: Parties
     service: Floats
     requested: Floats
+    eligible_ns: Int64
     drought_ns: Int64
     offered: Int64
     valid: Int64
@@ -123,6 +125,7 @@ def measure_fairness(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, f
         who=who,
         service=total(log),
         requested=total(asked),
+        eligible_ns=np.array([(s[:, 1] - s[:, 0]).sum() for s in able.stretches], dtype=np.int64),
         drought_ns=droughts(log, able.stretches),
         offered=offered,
         valid=valid,

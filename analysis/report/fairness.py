@@ -149,12 +149,12 @@ def _shares(found: Found) -> Table:
     header = (
         *("Cell", identity_words(found[0][1].identity).capitalize(), "Weight", "Asked for", "Got", "Share", "Attainment", "Offered"),
         *(o.value.capitalize() for o in outcomes),
-        *("Longest without (s)", "Starved in"),
+        *("Eligible (s)", "Longest without (s)", "Starved in"),
     )
     rows = tuple(_share(cell, share, outcomes) for cell, share in shown)
     notes = [
         "Weighted tokens of the measured window, mean of the replicates; outcomes of the cohort, all replicates together.",
-        "Longest without: eligible, and nothing of it completed.",
+        "Eligible: in the declared sense, mean of the replicates. Longest without: eligible, and nothing of it completed.",
         *dict.fromkeys(clean(note) for _, f in found for note in f.notes),
     ]
     table = Table("Service by " + header[1].lower(), header, rows, frozenset(range(2, len(header))), " ".join(notes), len(rows) > FOLDED)
@@ -179,6 +179,7 @@ def _share(cell: CellAnalysis, s: Share, outcomes: Sequence[Outcome]) -> tuple[s
         "unknown" if s.share is None else percent(s.share),
         "undefined" if s.attainment is None else percent(s.attainment),
         *(str(s.outcomes.offered), *(str(s.outcomes.counts[o]) for o in outcomes)),
+        "" if s.eligible_s is None else number(s.eligible_s),
         "unknown" if s.drought_s is None else number(s.drought_s),
         "unknown" if s.starved is None else str(s.starved),
     )

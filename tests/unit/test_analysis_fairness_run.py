@@ -374,6 +374,7 @@ def test_a_cell_adds_up_its_replicates_and_names_the_replicate_of_its_gap() -> N
     assert (shares["A"].service, shares["A"].share) == (16, pytest.approx(2 / 3))
     assert shares["B"].outcomes.offered == 8
     assert shares["B"].outcomes.counts[Outcome.VALID] == 8
+    assert shares["A"].eligible_s == pytest.approx((12 + 8) / 2)  # to its last answer, after 12 s and after 8
     assert shares["B"].drought_s == pytest.approx(9)  # FIFO: nothing of B until its first answer after 9 s
 
 
