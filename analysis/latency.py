@@ -151,7 +151,7 @@ def _fluidity(clocks: Clocks, outcome: OutcomeArray, load: Overload, unknown: Ma
         PACED,
         f"tokens = {n}",
         unknown=unknown.get("fluidity", ""),
-        undefined="" if n else "no completed request of the cohort has a limit on gaps",
+        undefined="" if n or "fluidity" in unknown else "no completed request of the cohort has a limit on gaps",
     )
     return without_value(found, "withheld", load.reason) if load.flag and found.status == "ok" else found
 
