@@ -8,25 +8,37 @@ from analysis.capacity_runs import Measured, ProbeRun, reduce_run
 from analysis.gates import RunContext, run_checks, standing_against
 from analysis.model import CheckResult, Claim
 from analysis.run import measure_run
+from analysis.samples import series
 from harness.errors import UsageError
 from harness.record.reader import RunRecord
-from harness.record.spec import RunSpec
 
 
 def answer_of(record: RunRecord) -> ProbeRun:
     """Measure a run and say what it answers. Raises UsageError ``not_a_probe`` for a run of no search."""
     measures = measure_run(record)
-    context = RunContext(record, measures.clocks, measures.outcome, measures.outcomes, measures.figures)
+    context = RunContext(record, measures.clocks, measures.outcome, measures.outcomes, measures.figures, measures.fairness)
     run = Measured(measures.outcomes, measures.figures, measures.load.flag, measures.sent)
-    return answer_from(record.spec, run, run_checks(context))
+    return answer_from(record, run, run_checks(context))
 
 
-def answer_from(spec: RunSpec, run: Measured, checks: Sequence[CheckResult]) -> ProbeRun:
-    """The same for a run that was measured and checked already. Power is not sampled by this version, so watts are not known."""
+def answer_from(record: RunRecord, run: Measured, checks: Sequence[CheckResult]) -> ProbeRun:
+    """The same for a run that was measured and checked already."""
+    spec = record.spec
     if spec.probe is None:
         what = f"{spec.cell}/{spec.replicate}: the run answers no probe of a search"
         raise UsageError.single("not_a_probe", what, "give runs of a campaign with load: {capacity: ...}")
     # What locates proves nothing, so only what makes its counts those of another load or server spoils it: integrity.
     claims: set[Claim] = set() if spec.probe.discarded else {Claim.CAPACITY}
     standing = standing_against(claims, checks, "run", f"{spec.cell}/{spec.replicate}/{spec.attempt}")
-    return reduce_run(spec.probe.phase, spec, run, standing)
+    return reduce_run(spec.probe.phase, spec, run, standing, mean_watts(record))
+
+
+POWER = "gpu_power_watts"
+"""Host samples of a device's power, by device. No sampler of this version writes them; a record that has them is read."""
+
+
+def mean_watts(record: RunRecord) -> float | None:
+    """Mean power over the measured window, W, of all devices together; None unless each was sampled in it."""
+    window = record.spec.window
+    devices = [v[(t >= window.start_ns) & (t < window.stop_ns)] for t, v in series(record.host, "host", POWER).values()]
+    return sum(float(v.mean()) for v in devices) if devices and all(len(v) for v in devices) else None

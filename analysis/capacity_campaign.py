@@ -123,7 +123,7 @@ def _answer(context: RunContext, run: RunAnalysis) -> ProbeRun:
     if run.sent is None:
         raise ValueError(f"{run.path}: analyzed without what it sent")
     flag = overload(context.record, context.clocks).flag
-    return answer_from(context.record.spec, Measured(run.outcomes, run.figures, flag, run.sent), run.checks)
+    return answer_from(context.record, Measured(run.outcomes, run.figures, flag, run.sent), run.checks)
 
 
 def _against(pairs: Sequence[tuple[RunContext, RunAnalysis]], measured: Sequence[ProbeRun], *, tolerate: bool) -> Iterator[CheckResult]:

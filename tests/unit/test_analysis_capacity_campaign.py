@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,16 +13,17 @@ from rich.console import Console
 
 from analysis.campaign import analyze
 from analysis.capacity import ProbeRun, Search, Stages, coordinate
-from analysis.capacity_answers import answer_of
+from analysis.capacity_answers import POWER, answer_of, mean_watts
 from analysis.capacity_frame import search_coordinates
 from analysis.model import CampaignAnalysis, Ranking, Refusal
 from analysis.report import render_html, render_markdown, render_terminal, to_json
 from harness.errors import UsageError
 from harness.record.canonical import canonical_json
 from harness.record.coordinates import Known, Unknown
+from harness.record.facts import Fact
 from harness.record.reader import RunRecord
 from harness.record.spec import Arm, LoadPoint, Probe, Rank, Replication, Waiver
-from tests.builders import MS, make_coordinates, make_request, make_spec, make_workload
+from tests.builders import MS, S, make_coordinates, make_facts, make_host_samples, make_request, make_sample, make_spec, make_workload
 from tests.capacity_worlds import World, drive, falling, make_search
 from tests.gates.cases import NO_EVENTS, healthy
 
@@ -288,3 +290,28 @@ def test_compressions_of_one_trace_share_a_frame_without_their_factor() -> None:
     assert frame["result.unit"] == Known(value="x", source="derived")
     moved = healthy(spec=found[0].spec, coordinates=make_coordinates(workload_window=Known(value=[7.0, 9.0])))
     assert isinstance(search_coordinates([*found[2:], moved], search, frozenset({0, 1}))["workload.window"], Unknown)
+
+
+def test_watts_are_the_devices_means_over_the_window_and_unknown_when_one_is_silent() -> None:
+    def powered(**devices: tuple[int, ...]) -> RunRecord:
+        samples = [make_sample(s * S, "host", POWER, 100.0 * s, label) for label, at in devices.items() for s in at]
+        return healthy(host=[*make_host_samples(), *samples])
+
+    assert mean_watts(healthy()) is None
+    assert mean_watts(powered(a=(1, 2, 4, 13))) == 300.0  # the window is [2, 12) s
+    assert mean_watts(powered(a=(2, 4), b=(5, 7))) == 900.0
+    assert mean_watts(powered(a=(2, 4), b=(1, 13))) is None
+
+
+def test_a_capacity_per_watt_and_per_gpu_where_both_are_known() -> None:
+    def equipped(arm: str, run: ProbeRun) -> RunRecord:
+        host = [*make_host_samples(), *(make_sample(s * S, "host", POWER, 250.0, "gpu=0") for s in range(14))]
+        facts = make_facts(before={"host.boot": Fact(value="b", source="test"), "host.gpu": Fact(value="H200", source="test")})
+        plain = record(arm, run)
+        return replace(plain, facts=facts, host=healthy(host=host).host)
+
+    found = analyze([equipped("a", run) for run in runs_of(A)], incomplete=())
+    figures = found.capacities[0].estimate.figures
+    assert figures["capacity_per_gpu"].value == figures["capacity"].value
+    assert figures["capacity_per_watt"].unit == "req/J"
+    assert figures["capacity_per_watt"].value == pytest.approx((figures["capacity"].value or 0) / 250.0)
