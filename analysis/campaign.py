@@ -17,7 +17,7 @@ from analysis.fairness_cell import fairness_of_cell
 from analysis.fairness_words import declared_fairness
 from analysis.gates import CellContext, PairContext, RunContext, cell_checks, pair_checks, run_checks
 from analysis.groups import group_cell
-from analysis.loops import loop_name
+from analysis.loops import labelled, loop_name
 from analysis.memory import memory_use
 from analysis.model import CampaignAnalysis, CellAnalysis, Comparison, Figure, RunAnalysis
 from analysis.neighbours import neighbours
@@ -94,7 +94,7 @@ def cell_in_context(records: Sequence[RunRecord], metric: str) -> tuple[CellAnal
         evidence_class=spec.evidence_class,
         runs=runs,
         outcomes=outcomes,
-        figures=_of(spec.estimand, figures | scales),
+        figures=_of(spec.estimand, figures | labelled(scales, loop_name(spec.workload))),
         checks=cell_checks(context),
         coordinates={**coordinates, **_result(spec, metric)},
         declared=spec.arm.declared,

@@ -75,7 +75,7 @@ def figures_frame(analysis: Analysis) -> pd.DataFrame:
     """One row a figure: of the cells (``replicate`` NA) and of every replicate below them.
 
     Columns: cell, arm, load, replicate, metric, unit, value (NaN unless status is "ok"), status, reason, n, population, denominator,
-    percentile_rule, diagnostic, low, high, level, method, interval_n, unit_of_inference (of the interval; missing where there is none).
+    percentile_rule, diagnostic, estimand, low, high, level, method, interval_n, unit_of_inference (of the interval; missing where none is).
     A percentile's interval is that of its replicates' percentiles; nothing here is an average of percentiles (F39).
     """
     rows = [where | _figure_row(figure) for where, owner in _owners(analysis) for figure in owner.figures.values()]
@@ -140,6 +140,7 @@ def _figure_row(figure: Figure) -> dict[str, Any]:
         "denominator": figure.denominator,
         "percentile_rule": figure.percentile_rule,
         "diagnostic": figure.diagnostic,
+        "estimand": figure.estimand,
         "low": interval.low if interval else np.nan,
         "high": interval.high if interval else np.nan,
         "level": interval.level if interval else np.nan,
