@@ -19,7 +19,7 @@ from analysis.stamps import Piece, arrival_order, pieces, spread
 from harness.record.reader import RunRecord
 from harness.record.schema import EndKind
 
-__all__ = ["MISSING", "Clocks", "Int64", "derive_clocks", "distinct_rows"]
+__all__ = ["MISSING", "Clocks", "Int64", "derive_clocks"]
 
 BINS = 20
 """Parts of the measured window that rates are told by: half a minute each of a window of publication level."""
@@ -180,11 +180,6 @@ def derive_clocks(record: RunRecord) -> Clocks:
         gaps_defined=bool((marks.carried != MISSING).all()),
         record=record,
     )
-
-
-def distinct_rows(row: Int64) -> int:
-    """Count different rows in an ascending row column such as ``gap_request``; a pass, where a sort of millions of gaps would not do."""
-    return int(np.count_nonzero(np.diff(row))) + 1 if len(row) else 0
 
 
 def _tokens(table: pa.Table, end_kind: Strings) -> Int64:

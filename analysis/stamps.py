@@ -97,10 +97,14 @@ def spread(record: RunRecord, order: Int64 | None, n: int, work: Callable[[Piece
     with ThreadPoolExecutor(WORKERS) as pool:
         waiting: deque[Future[Result]] = deque()
         for row, table in _slices(record, order, n):
-            waiting.append(pool.submit(lambda row=row, table=table: work(_piece(table, row))))  # type: ignore[misc]
+            waiting.append(pool.submit(_worked, work, table, row))
             if len(waiting) > 2 * WORKERS:
                 done.append(waiting.popleft().result())
         return done + [future.result() for future in waiting]
+
+
+def _worked(work: Callable[[Piece], Result], table: pa.Table, row: int) -> Result:
+    return work(_piece(table, row))
 
 
 def _slices(record: RunRecord, order: Int64 | None, n: int) -> Iterator[tuple[int, pa.Table]]:

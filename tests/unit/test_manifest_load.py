@@ -493,3 +493,8 @@ def test_a_second_figure_is_part_of_the_claim_and_its_absence_changes_no_digest(
     assert "against" not in resolved_form(plain.manifest)["rank"]
     assert resolved_form(declared.manifest)["rank"]["against"] == "ttft_p95"
     assert plain.digest != declared.digest
+
+
+def test_the_gap_rule_of_mooncake_can_be_declared() -> None:
+    loaded = parse(changed(("tbt: 100ms", "tbt: {limit: 100ms, rule: top10}")))
+    assert (loaded.manifest.slo.tbt.limit, loaded.manifest.slo.tbt.rule) == (100_000_000, "top10")
