@@ -19,11 +19,13 @@ _MARKS: dict[str, Any] = {"marker": "o", "markersize": 4}
 
 
 def capacity_plots(c: CampaignAnalysis) -> tuple[Plot, ...]:
-    """Return attainment against load where a search completed a grid, and the SLO scales of every campaign that has an SLO."""
-    found = [_attainment(c.capacities)] if any(one.estimate.rows for one in c.capacities) else []
-    if any("slo_scale" in run.series for cell in c.cells for run in cell.runs):
-        found.append(_scales(c))
-    return tuple(found)
+    """Return attainment against load where a search completed a grid."""
+    return (_attainment(c.capacities),) if any(one.estimate.rows for one in c.capacities) else ()
+
+
+def scale_plots(c: CampaignAnalysis) -> tuple[Plot, ...]:
+    """Return how tight an SLO each load would hold, for every campaign that has one."""
+    return (_scales(c),) if any("slo_scale" in run.series for cell in c.cells for run in cell.runs) else ()
 
 
 def _scales(c: CampaignAnalysis) -> Plot:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 
 from analysis.model import CampaignAnalysis, CellAnalysis, Effect, Ranking
 from analysis.report.bins import bin_plots
-from analysis.report.capacity_plots import capacity_plots
+from analysis.report.capacity_plots import capacity_plots, scale_plots
 from analysis.report.distribution_plots import distribution_plots
 from analysis.report.estimand import captioned
 from analysis.report.front import front_plots
@@ -30,7 +30,7 @@ def plots(c: CampaignAnalysis, unit: Unit) -> tuple[Plot, ...]:
     found.append(_outcomes(c.cells))
     if not c.capacities:  # a panel for every load point of every arm would bury the answer; the records hold them
         found += [*bin_plots(c), *distribution_plots(c, unit)]
-    return captioned(c, [*found, *service_plots(c)])
+    return captioned(c, [*found, *scale_plots(c), *service_plots(c)])
 
 
 def _outcomes(cells: Sequence[CellAnalysis]) -> Plot:

@@ -39,7 +39,7 @@ class Journal:
 
 
 class Campaign(Frozen):
-    """campaign.json: the manifest as typed and as resolved, and the runs it plans as (cell, replicate)."""
+    """campaign.json: the manifest as typed and as resolved, and the runs it plans as (cell, replicate); none if a search asks for them."""
 
     name: str
     digest: str
