@@ -77,9 +77,13 @@ def arrival_order(table: pa.Table) -> Int64 | None:
     The writer merges them so; taking rows of list columns copies every event, so it is done only when needed.
     """
     arrival, ident = integers(table, "arrival_ns"), integers(table, "request_id")
+    came = arrival != MISSING
+    n = int(came.sum())
+    step = np.diff(arrival[:n])
+    if came[:n].all() and ((step > 0) | ((step == 0) & (np.diff(ident[:n]) >= 0))).all():
+        return None
     order = np.lexsort((ident, arrival))
-    order = order[arrival[order] != MISSING]
-    return None if np.array_equal(order, np.arange(len(order))) else order
+    return np.asarray(order[arrival[order] != MISSING], dtype=np.int64)
 
 
 def pieces(record: RunRecord, order: Int64 | None, n: int) -> Iterator[Piece]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from analysis.planned import Bools, Int64, in_window
 from analysis.samples import need, series
+from analysis.stamps import arrival_order
 from harness.record.reader import RunRecord
 
 Floats = npt.NDArray[np.float64]
@@ -20,7 +21,8 @@ SECOND = 1_000_000_000
 def in_order(record: RunRecord) -> pa.Table:
     """Requests that arrived, without their event lists, in ascending (arrival_ns, request_id) order: row i is row i of ``Clocks``."""
     flat = record.requests.select([f.name for f in record.requests.schema if not pa.types.is_list(f.type)])
-    return flat.filter(flat["arrival_ns"].is_valid()).sort_by([("arrival_ns", "ascending"), ("request_id", "ascending")])
+    order = arrival_order(record.requests)
+    return flat.slice(0, flat.num_rows - flat["arrival_ns"].null_count) if order is None else flat.take(pa.array(order))
 
 
 def inside(record: RunRecord, t: Int64) -> Bools:
