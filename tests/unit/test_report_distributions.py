@@ -9,6 +9,7 @@ import pytest
 from analysis.campaign import analyze
 from analysis.model import CampaignAnalysis, Limit
 from analysis.report.distribution_plots import distribution_plots
+from analysis.report.html import render_html
 from analysis.report.markdown import render_markdown
 from analysis.report.svg import Plot
 from analysis.report.words import Unit
@@ -98,3 +99,11 @@ def test_both_populations_stand_in_the_table_of_every_figure() -> None:
             assert f"| {metric}\\_{level}\\_offered |" in text
     assert "+inf for every request that did not complete" in text.replace("\\", "")
     assert "∞" in text
+
+
+def test_the_section_of_distributions_opens_with_whatever_is_drawn_first() -> None:
+    growing = [make_request(i, i * 100 * MS, ttft_ns=i * 100 * MS + 50 * MS) for i in range(140)]
+    for c, first in ((campaign(), "Time to first token"), (campaign(growing), "Client slip")):
+        page = render_html(c)
+        assert page.count('<h2 id="figures">') == 1
+        assert page.split('<h2 id="figures">')[1].split("<h3>")[1].startswith(first)
