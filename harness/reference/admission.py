@@ -176,6 +176,8 @@ def reservations(
     longer, new = ((needed > has) & (has > 0)).nonzero()[0], (has == 0).nonzero()[0]
     if not (len(longer) or len(new) or len(called)):
         return NO_RESERVATIONS
+    if not (len(new) or len(called)):  # extensions alone, as in most iterations in which anything is promised
+        return np.concatenate((members.cells[:2].take(longer, axis=1), needed.take(longer)[None]))
     came = members.take(new)
     who = np.concatenate((members.cells[:2].take(longer, axis=1), came.cells[:2], called.cells[:2]), axis=1)
     rows = (needed.take(longer), estimate_rows(rule, learned, came, block), recalled_rows(rule, learned, called, block))
@@ -241,9 +243,9 @@ class ReservationLedger:
         """Note what a request is let in with; a request that comes back is still held to its first promise."""
         self._promised.setdefault(number, rows)
 
-    def extend(self, rows: int) -> None:
-        """Note an extension by ``rows`` rows."""
-        self.extensions += 1
+    def extend(self, count: int, rows: int) -> None:
+        """Note ``count`` extensions by ``rows`` rows in all."""
+        self.extensions += count
         self.extension_rows += rows
 
     def settle(self, number: int, rows: int) -> None:

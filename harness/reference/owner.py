@@ -82,7 +82,7 @@ class Owner:
         if len(plan.preempt.at):
             self._preempt(state, authorized, now_ns)
         if self.workload.admission.reserves:
-            self._promise(state, authorized)
+            self._promise(authorized)
         if self.kept is not None:
             for row in state.suspended.cells.take(plan.promote.at, axis=1).T.tolist():
                 self.kept.promote(row, now_ns)
@@ -142,19 +142,18 @@ class Owner:
             if self.blocks is not None:
                 self.blocks.free(row[HANDLE])
 
-    def _promise(self, state: SchedulerState, authorized: Authorized) -> None:
-        reserve = authorized.plan.reserve
+    def _promise(self, authorized: Authorized) -> None:
+        """Note extensions, which stand first among a plan's promises, then those to newcomers."""
+        reserve, members = authorized.plan.reserve, authorized.members
         if not reserve.shape[1]:
             return
-        kept = len(state.running) - len(authorized.plan.preempt.at)
-        cells = authorized.members.cells[:, :kept]
-        before: dict[int, int] = dict(zip(cells[HANDLE].tolist(), cells[RESERVED].tolist(), strict=True))
-        numbers, _, rows = reserve.tolist()
-        for number, promised in zip(numbers, rows, strict=True):
-            if number in before:
-                self.ledger.extend(promised - before[number])
-            else:
-                self.ledger.promise(number, promised)
+        new = len(members) - int(np.count_nonzero(members.reserved)) + len(authorized.plan.promote.at)
+        longer = reserve.shape[1] - new
+        if longer:
+            before = int(members.reserved.compress(np.isin(members.handle, reserve[0, :longer])).sum())
+            self.ledger.extend(longer, int(reserve[2, :longer].sum()) - before)
+        for number, rows in zip(reserve[0, longer:].tolist(), reserve[2, longer:].tolist(), strict=True):
+            self.ledger.promise(number, rows)
 
 
 def _allocate(blocks: BlockAllocator, state: SchedulerState, authorized: Authorized) -> None:

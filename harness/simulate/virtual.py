@@ -283,8 +283,11 @@ class _Run:
 
     def _sample(self, until: int) -> None:
         """Take the samples that fall before ``until``: gauges hold from the cut on, counters from the last completed iteration."""
+        if self.next_sample >= until:
+            return
+        values = self._values()
         while self.next_sample < until:
-            self.samples.append((self.next_sample, *self._values()))
+            self.samples.append((self.next_sample, *values))
             self.next_sample += self.sample_ns
 
     def _values(self) -> tuple[float, ...]:
