@@ -1,7 +1,7 @@
 """``PYTHON guidellm_metrics.py FILE.npz``: GuideLLM's metric code on requests given as columns; prints one JSON object.
 
-Timed is what its report makes of finished requests: the per-request properties, and the weighted distributions over them. Its records keep
-the first and the last token of a request and none between, so its cost is one by the request.
+Timed is ``GenerativeMetrics.compile`` over finished requests, with what it asks of the benchmark around them filled in. Its records keep
+the first and the last token of a request and none between, so most of its cost is one by the request.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 
 
 def main() -> None:
     """Time it, best of three, and tell what it found."""
-    from guidellm.schemas import GenerativeRequestStats, StatusDistributionSummary  # type: ignore[import-not-found]
+    from guidellm.benchmark.schemas.accumulator import GenerativeRequestsAccumulator  # type: ignore[import-not-found]
+    from guidellm.benchmark.schemas.metrics import GenerativeMetrics  # type: ignore[import-not-found]
+    from guidellm.schemas import GenerativeRequestStats  # type: ignore[import-not-found]
     from guidellm.schemas.base.info import RequestInfo, RequestTimings  # type: ignore[import-not-found]
     from guidellm.schemas.base.request import UsageMetrics  # type: ignore[import-not-found]
 
@@ -30,24 +32,19 @@ def main() -> None:
         counts = {"input_metrics": UsageMetrics(text_tokens=16), "output_metrics": UsageMetrics(text_tokens=n)}
         done.append(GenerativeRequestStats(request_id=str(i), info=info, **counts))
 
-    def summary(function: Any) -> Any:
-        return StatusDistributionSummary.from_values_function(function=function, successful=done, incomplete=[], errored=[]).successful
-
-    def compiled() -> dict[str, Any]:
-        return {
-            "latency": summary(lambda r: r.request_latency or 0.0),
-            "ttft": summary(lambda r: r.time_to_first_token_ms or 0.0),
-            "tpot": summary(lambda r: (r.time_per_output_token_ms or 0.0, r.output_tokens or 0.0)),
-            "itl": summary(lambda r: (r.inter_token_latency_ms or 0.0, (r.output_tokens or 1.0) - 1.0)),
-            "tokens": summary(lambda r: r.output_tokens or 0.0),
-        }
+    gathered = GenerativeRequestsAccumulator(requests_stats=done)
+    nothing = GenerativeRequestsAccumulator()
+    config = SimpleNamespace(confidence=None, slo=None, strategy=SimpleNamespace(defines_arrival_schedule=False))
+    span = SimpleNamespace(finalized_measure_start=0.0, finalized_measure_end=float(data["end"].max()) + 1.0)
+    whole = SimpleNamespace(completed=gathered, incomplete=nothing, errored=nothing, config=config, timings=span)
 
     spent = []
     for _ in range(3):
         before = time.process_time()
-        found = compiled()
+        found = GenerativeMetrics.compile(whole)
         spent.append(time.process_time() - before)
-    values = {f"mean_{name}": found[name].mean / 1e3 for name in ("ttft", "tpot", "itl")}
+    summaries = {"ttft": found.time_to_first_token_ms, "tpot": found.time_per_output_token_ms, "itl": found.inter_token_latency_ms}
+    values = {f"mean_{name}": summary.successful.mean / 1e3 for name, summary in summaries.items()}
     print(json.dumps({"cpu_s": min(spent), "values": values}))
 
 

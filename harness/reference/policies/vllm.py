@@ -21,7 +21,7 @@ _CONTRACT = MethodContract(
     foreign_owners=("block allocator", "prefix cache", "remote KV connector", "model execution"),
 )
 _LIMITS = (
-    "shaped like the pinned source, not a replay of it: no blocks, prefix cache, LoRA, encoder or speculative rows",
+    "shaped like the pinned source, not a replay of it: blocks and a prefix store only as declared, no LoRA, encoder or speculative rows",
     "one that waits for remote rows takes no room before it is let in; the source allocates first",
     "rebuilt rows are intervals of their own; a resumed request decodes in the iteration after its rebuild",
     "nothing about latency, throughput or any other release of vLLM follows",
