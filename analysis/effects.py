@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from scipy import stats
 
 from analysis.effect_model import EffectVerdict
 from analysis.intervals import Floats
-from analysis.model import CellAnalysis, Effect
+from analysis.model import CellAnalysis, Effect, Figure
 from analysis.significance import permutation, sign_flip
 from harness.record.coordinates import Known
+from harness.record.spec import Metric
 
 SHARES = frozenset({"attainment", "jain_service", "jain_attainment", "attainment_least"})
 """Metrics in [0, 1], whose margin is absolute."""
@@ -27,6 +28,10 @@ GAPS = frozenset({"service_gap", "windowed_gap_mean", "windowed_gap_max"})
 HIGHER_IS_BETTER = SHARES | {"goodput", "request_throughput", "token_throughput", "capacity"}
 DIFFERENCE_METRICS = SHARES | GAPS | {"goodput"}
 """Metrics for which a ratio near a zero would explode; all others are compared as ratios on the log scale."""
+DECLARABLE = frozenset(get_args(Metric))
+
+E_MOST = 700.0
+"""e^700 is the edge of a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,8 @@ class Pairing:
 class Frame:
     """What a difference is held to. ``family``: number of pairs whose intervals hold together, each at 1 - (1 - confidence)/family.
 
-    ``margin`` is relative; for goodput and gaps it is taken of arm a's mean, for shares it is absolute; without one nothing is claimed.
+    ``margin`` is relative, for goodput and gaps to the mean of both sides, so that their order decides nothing; for shares it is absolute.
+    Without one nothing is claimed.
     """
 
     metric: str
@@ -86,6 +92,11 @@ class _Estimate:
     p: float
     units: int
     spread: float
+
+
+def directed(figure: Figure) -> bool:
+    """Whether it is known which way a figure is better: it may be declared, or is a time, of which less is."""
+    return figure.metric in DECLARABLE or figure.unit == "s"
 
 
 def digests_of(cell: CellAnalysis) -> dict[int, str]:
@@ -229,8 +240,8 @@ def _t(centre: float, error: float, freedom: float, level: float) -> tuple[float
 def _effect(a: Replicates, b: Replicates, frame: Frame, found: _Estimate, method: str) -> Effect:
     low, estimate, high = found.centre - found.half, found.centre, found.centre + found.half
     if frame.scale == "ratio":
-        low, estimate, high = (math.exp(min(v, 700.0)) for v in (low, estimate, high))  # e^700 is the edge of a float
-    bound = _bound(frame, a)
+        low, estimate, high = (math.exp(min(max(v, -E_MOST), E_MOST)) for v in (low, estimate, high))
+    bound = _bound(frame, a, b)
     verdict: EffectVerdict = "unclaimed"
     if math.isfinite(bound):
         # Floor and ceiling of a ratio mirror each other on the log scale, so that swapping the arms swaps the verdict.
@@ -241,12 +252,13 @@ def _effect(a: Replicates, b: Replicates, frame: Frame, found: _Estimate, method
     return Effect(*words, estimate, low, high, frame.level, bound, verdict, 0, **own)  # type: ignore[arg-type]
 
 
-def _bound(frame: Frame, a: Replicates) -> float:
+def _bound(frame: Frame, a: Replicates, b: Replicates) -> float:
     """The margin on the effect's own scale; infinite when there is none."""
     if frame.margin is None:
         return math.inf
     absolute = frame.metric in DIFFERENCE_METRICS - SHARES
-    return frame.margin * float(np.mean([abs(v) for v in a.values.values()])) if absolute else frame.margin
+    size = [float(np.mean([abs(v) for v in side.values.values()])) for side in (a, b)]
+    return frame.margin * (size[0] + size[1]) / 2 if absolute else frame.margin
 
 
 def judge(low: float, high: float, floor: float, ceiling: float, *, higher_is_better: bool) -> EffectVerdict:

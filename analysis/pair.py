@@ -9,7 +9,7 @@ from itertools import combinations
 from analysis.campaign import cell_in_context, side_of
 from analysis.compare import Side, compare
 from analysis.effect_model import Declaration, NoiseFloor
-from analysis.effects import Frame, Replicates, effect_between, replicates_of
+from analysis.effects import Frame, Replicates, directed, effect_between, replicates_of
 from analysis.gates import CellContext, PairContext, pair_checks
 from analysis.model import CellAnalysis, Comparison, Effect, Reason
 from analysis.noise import broken_floor, identical, stands_apart, stands_elsewhere, widest
@@ -66,16 +66,19 @@ class Versus:
 
 
 def contender(records: Sequence[RunRecord], metric: str | None, name: str, *, broken: Sequence[str] = ()) -> Contender:
-    """Analyze the records of one cell as a side by ``metric`` (None: its declared one). UsageError when a cell has no such figure.
+    """Analyze the records of one cell as a side by ``metric`` (None: its declared one).
+
+    UsageError when a cell has no such figure, or one of which nobody says whether more or less is better.
 
     ``broken``: replicates that cannot be read, in words; leaving them out would choose the data, so they stand against every claim.
     """
     spec = records[0].spec
     by = metric or (spec.rank.metric if spec.rank else "goodput")
     cell, context = cell_in_context(records, by)
-    if by not in cell.figures:
-        known = ", ".join(sorted(m for m, f in cell.figures.items() if not f.diagnostic))
-        raise UsageError.single("metric_unknown", f"metric={by}: {name} has no such figure", f"choose by --metric: {known}")
+    if by not in cell.figures or not directed(cell.figures[by]):
+        known = ", ".join(sorted(m for m, f in cell.figures.items() if directed(f) and not f.diagnostic))
+        why = "is a description: neither more nor less of it is better" if by in cell.figures else f"{name} has no such figure"
+        raise UsageError.single("metric_unknown", f"metric={by}: {why}", f"choose by --metric: {known}")
     return Contender(side_of(cell, spec, metric, name), cell, context, spec, tuple(broken))
 
 

@@ -43,11 +43,14 @@ RATES: dict[int, ErrorRates] = {
     5: ErrorRates(0.01, 0.60, _FAULT, _SIMULATION),  # seen: no false FAIL in 400, 64% found
     10: ErrorRates(0.01, 0.95, _FAULT, _SIMULATION),  # seen: no false FAIL in 400, 98.5% found
 }
-"""Error rates by number of pairs of replicates. ``false_alarm``: FAIL where both arms are the same. A candidate worse by exactly the margin
-gets FAIL in 1-2% and PASS in 3% of the studies (nominal: 2.5% each; ratios of a queue are skewed). Five pairs find only large regressions:
-INCONCLUSIVE is the usual answer to a smaller one, never PASS.
+"""Error rates by number of independent pairs of replicates, at ``SIMULATED_LEVEL``. ``false_alarm``: FAIL where both arms are the same.
+A candidate worse by exactly the margin gets FAIL in 1-2% and PASS in 3% of the studies (nominal: 2.5% each; ratios of a queue are skewed).
+Five pairs find only large regressions: INCONCLUSIVE is the usual answer to a smaller one, never PASS.
 """
 
+
+SIMULATED_LEVEL = 0.95
+"""Level of the intervals that the rates were simulated with: a lower one raises more false alarms, a higher one finds less."""
 
 NOISIEST = 0.77
 """Spread of a pair's difference in units of the margin, up to which the rates were simulated: that of the slowed pairs. Noisier pairs keep
@@ -56,13 +59,16 @@ the level of their interval (2.5% false FAIL at 95%) and find less.
 
 
 def rates_at(effect: Effect | None) -> ErrorRates | None:
-    """Return the published rates for as many pairs as an effect has, or for the next fewer.
+    """Return the published rates for as many independent pairs as an effect has, or for the next fewer.
 
-    None where none were published: too few pairs, no pairs at all, or pairs noisier than those that were simulated.
+    None where none were published: too few pairs, no pairs at all, another level, or pairs noisier than those that were simulated. Pairs
+    that share server starts are as many as their groups.
     """
     if effect is None or effect.spread is None or effect.spread > NOISIEST * _margin_of(effect):
         return None
-    known = [r for r in sorted(RATES) if r <= effect.pairs]
+    if not math.isclose(effect.level, SIMULATED_LEVEL):
+        return None
+    known = [r for r in sorted(RATES) if r <= min(effect.pairs, effect.units)]
     return RATES[known[-1]] if known else None
 
 

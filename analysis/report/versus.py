@@ -38,7 +38,7 @@ def margin(effect: Effect, declared: Declared, unit: str) -> str:
         return "none"
     if effect.scale == "ratio":
         return f"{percent(declared.margin)} ({declared.margin_source})"
-    tail = f" {clean(unit)}, {percent(declared.margin)} of the first" if unit not in ("", "ratio") else ""
+    tail = f" {clean(unit)}, {percent(declared.margin)} of both sides' mean" if unit not in ("", "ratio") else ""
     return f"± {number(effect.margin)}{tail} ({declared.margin_source})"
 
 

@@ -104,7 +104,7 @@ def _rates(found: Versus) -> list[str]:
     if found.effect is None:
         return []
     if rates is None:
-        return ["error rates of this gate: not simulated for so few or so noisy pairs; the interval's level is what holds"]
+        return ["error rates of this gate: not simulated for pairs so few, so noisy, or at this level; the interval's level is what holds"]
     false, seen = percent(rates.false_alarm), percent(rates.detection)
     return [f"error rates of this gate (simulated): false FAIL at most {false}; found at least {seen} of: {rates.fault}"]
 

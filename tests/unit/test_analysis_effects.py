@@ -138,3 +138,17 @@ def test_the_map_form_knows_starts_as_well() -> None:
     assert own is not None
     assert grouped is not None
     assert (own.units, grouped.units) == (4, 2)
+
+
+@given(VALUES, VALUES, st.sampled_from(["goodput", "service_gap", "e2e_p50", "token_throughput"]), st.floats(0.01, 0.5))
+def test_which_side_is_named_first_decides_nothing(x: list[float], y: list[float], metric: str, margin: float) -> None:
+    a, b = side("a", x, "abcdef"[: len(x)]), side("b", y, "uvwxyz"[: len(y)])
+    one, two = (between(s, t, Frame(metric, margin)) for s, t in ((a, b), (b, a)))
+    assert one.margin == two.margin
+    turned = {"better": "worse", "worse": "better"}
+    assert two.verdict == turned.get(one.verdict, one.verdict)
+
+
+def test_a_ratio_beyond_the_edge_of_a_float_is_still_above_0() -> None:
+    found = between(side("a", [1.0, 1.0], "xy"), side("b", [1.0, 300.0], "xy"), Frame("e2e_p50", 0.05, 0.999, 3))
+    assert 0 < found.low < 1e-300 < 1e300 < found.high < math.inf

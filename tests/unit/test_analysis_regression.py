@@ -18,7 +18,7 @@ Scale = Literal["ratio", "difference"]
 
 
 def effect(low: float, high: float, margin: float = 0.05, scale: Scale = "ratio", pairs: int = 5) -> Effect:
-    return Effect("base", "new", scale, (low + high) / 2, low, high, 0.95, margin, "unresolved", pairs, spread=0.02)
+    return Effect("base", "new", scale, (low + high) / 2, low, high, 0.95, margin, "unresolved", pairs, units=pairs, spread=0.02)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,19 @@ def test_rates_are_told_only_of_pairs_as_quiet_as_those_simulated(spread: float,
     assert (rates_at(found) is not None) == known
     assert rates_at(replace(found, spread=None)) is None
     assert (rates_at(replace(found, scale="difference")) is not None) == known
+
+
+def test_rates_are_told_of_independent_pairs_and_of_the_level_that_was_simulated() -> None:
+    found = effect(1, 2, pairs=10)
+    assert rates_at(replace(found, units=5)) == RATES[5]
+    assert rates_at(replace(found, units=2)) is None  # ten pairs on two servers
+    assert rates_at(replace(found, level=0.6)) is None
+    assert rates_at(replace(found, level=0.999)) is None
+
+
+def test_an_interval_that_reaches_every_ratio_is_no_answer() -> None:
+    for metric in ("token_throughput", "e2e_p50"):
+        assert decide(effect(math.exp(-700), math.exp(700)), metric).decision is Decision.INCONCLUSIVE
 
 
 def test_more_pairs_find_more() -> None:
