@@ -283,10 +283,20 @@ def admit_known(draft: Draft, candidates: Iterable[Candidate], *, cap: int = 0) 
 
 
 def _admit_counted(draft: Draft, room: Room, candidates: Iterable[Candidate], cap: int) -> None:
-    """``admit_known`` where rows are promised ahead, given in blocks, or called back from a second tier."""
-    budgets = draft.workload.budgets
+    """``admit_known`` where rows are promised ahead, given in blocks, or called back from a second tier.
+
+    Who is back on the device holds its room already and goes on, whoever misfits before it: each would wait for the other's room for ever.
+    """
+    budgets, suspended, fits = draft.workload.budgets, draft.state.suspended, True
     promised = room.promised(draft.held, draft.preempted)
+    back = set(((suspended.resident > 0) & (suspended.ready == 1)).nonzero()[0].tolist())
     for candidate in candidates:
+        if not fits and not back:
+            return
+        if candidate[0] == SUSPENDED and candidate[1] in back:
+            back.remove(candidate[1])
+        elif not fits:
+            continue
         inside = draft.running_after + len(draft.called)
         if draft.tokens_left == 0 or inside >= budgets.sequences:
             return
@@ -297,7 +307,8 @@ def _admit_counted(draft: Draft, room: Room, candidates: Iterable[Candidate], ca
         extra, taken = room.asks(draft.table(candidate), candidate[1], width, suspended=candidate[0] == SUSPENDED)
         ceiling = budgets.kv_capacity - (budgets.kv_watermark if inside else 0)
         if (extra and promised + extra > ceiling) or draft.held + taken > budgets.kv_capacity:
-            return
+            fits = False
+            continue
         promised += extra
         draft.let_in(candidate, width, taken)
 

@@ -94,9 +94,9 @@ class Policy:
 
     card: ClassVar[Card]
     declines: ClassVar[bool] = False
+    """Whether a plan may decline requests; a server then answers nothing of a request before it was let in."""
     reads_limits: ClassVar[bool] = False
     """Whether plans depend on latency limits that requests declare; a client need not send them to a policy that does not look."""
-    """Whether a plan may decline requests; a server then answers nothing of a request before it was let in."""
     engine_rules: ClassVar[frozenset[str]] = frozenset()
     """Memory rules of the engine that its plans keep: ``kv-block`` (room is counted in blocks), ``preemption`` (rows may be preserved) and
     ``admission`` (the declared rule replaces the policy's own). ``passes`` plans by all of them, whatever the policy does."""

@@ -218,6 +218,7 @@ _KEPT: Final = 4096
 _IDENTITY: Final = np.arange(_KEPT)
 _IDENTITY.flags.writeable = False
 _IDENTITY_BYTES: Final = _IDENTITY.tobytes()
+_INT64_BYTES: Final = 8
 _ONES: Final = np.ones(4 * _KEPT, np.int64)
 _ONES.flags.writeable = False
 _ONES_BYTES: Final = _ONES.tobytes()
@@ -225,8 +226,11 @@ _ZERO_BYTES: Final = bytes(8 * _KEPT)
 
 
 def is_identity(at: Int64) -> bool:
-    """Whether positions are 0, 1, 2, ...: every member from the first on, in its order (False beyond the 4096 that are kept ready)."""
-    return _IDENTITY_BYTES.startswith(at.tobytes())
+    """Whether positions are 0, 1, 2, ...: every member from the first on, in its order (False beyond the 4096 that are kept ready).
+
+    Bytes of narrower integers would read as other positions, so only 64 bits count.
+    """
+    return at.itemsize == _INT64_BYTES and _IDENTITY_BYTES.startswith(at.tobytes())
 
 
 def pick(members: Table, at: Int64) -> Int64:

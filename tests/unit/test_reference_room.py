@@ -14,6 +14,7 @@ from harness.reference.engine import online_workload
 from harness.reference.owner import MemoryRules
 from harness.reference.passes import Draft, admit_known, seal
 from harness.reference.policies.vllm import VllmShapedFcfs
+from harness.reference.registry import POLICIES, make_policy
 from harness.reference.room import COUNTED_CODES
 from harness.reference.table import Table
 from harness.reference.validate import validate_plan
@@ -178,3 +179,17 @@ def test_without_a_rule_nothing_is_promised() -> None:
     assert draft.room is None
     assert plan.work.cells[END].tolist() == [4]
     assert plan.reserve.shape == (3, 0)
+
+
+@pytest.mark.parametrize("policy_id", sorted(name for name, policy in POLICIES.items() if "preemption" in policy.engine_rules))
+def test_who_is_back_on_the_device_does_not_wait_behind_one_whose_room_it_holds(policy_id: str) -> None:
+    policy = make_policy(policy_id)
+    back = member(6, emitted=2, computed=5, committed=5, resident=5, reserved=6, epoch=1)
+    state = state_of(suspended=(KEPT, back), waiting=(NEW,))._replace(memory=policy.initial_memory())
+    workload = online_workload(policy, Budgets(16, 4, 10), rules=MemoryRules(POINT, tier_rows=50))  # KEPT would need 6 of 10, 6 are held
+    plan = policy.plan(workload, state)
+    assert plan.resume.keys[0].tolist() == [6]
+    assert plan.work.cells[0].tolist() == [6]
+    assert len(plan.promote.at) == 0
+    assert len(plan.admit.at) == 0
+    assert validate_plan(policy, workload, state, plan) == []

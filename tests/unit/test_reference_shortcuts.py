@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.reference import contract as c
 from harness.reference import table as t
-from harness.reference.contract import Authorized, Budgets, Declaration, IterationResult, SchedulerState, Work, declared_table
+from harness.reference.contract import Authorized, Budgets, Declaration, IterationResult, Ledger, SchedulerState, Work, declared_table
 from harness.reference.cost import CostModel
 from harness.reference.engine import Core, online_workload
 from harness.reference.execute import Truths, execute
@@ -101,3 +104,11 @@ def test_more_members_than_are_kept_ready_cost_an_array_and_change_nothing() -> 
     assert not all_ones(np.zeros(many, np.int64))
     assert not all_zero(np.ones(many, np.int64))
     assert len(ones(many)) == many
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int16, np.int8])
+def test_narrow_positions_do_not_pass_for_others(kind: type[np.signedinteger[Any]]) -> None:
+    at = np.zeros(2, kind)  # two int32 zeros have the bytes of one 64-bit zero, the position of the first member
+    work = Work(at, np.ascontiguousarray(PLAN.work.cells[:, [0, 0]]))
+    twice = PLAN._replace(work=work, order=at.reshape(1, -1), ledger=Ledger(2, 2, STATE.held_rows + 2))
+    assert {"duplicate_member"} == {problem.code for problem in validate_plan(CORE.policy, CORE.workload, STATE, twice)}

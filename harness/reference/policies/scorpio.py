@@ -152,17 +152,22 @@ class ScorpioLike(Policy):
         The virtual batch size is the sum of gains: members that decode every second iteration count half. An empty engine lets one in
         whatever the prediction says, for it would wait for ever.
         """
-        ours = self.parameters
+        ours, closed = self.parameters, False
         limits = _limits(state.running, ours["tbt_ns"]).tolist()
         for queue, at in candidates:
             table = state.waiting if queue == WAITING else state.suspended
+            back = queue == SUSPENDED and table.resident[at] > 0  # it holds its room already, and others may be waiting for that
+            if closed and queue == WAITING:
+                return
+            if not table.ready[at] or (closed and not back):
+                continue  # it does not come in, so it is in nobody's batch
             own = int(table.tbt_ns[at])
             limits.append(max(ours["tbt_ns"] if own < 0 else own, 1))
             tightest = min(limits)
             virtual = sum(CREDIT * tightest // limit for limit in limits)
-            if len(limits) > 1 and ours["base_ns"] + virtual * ours["decode_row_ns"] // CREDIT > tightest:
-                return
-            yield queue, at
+            closed = closed or (len(limits) > 1 and ours["base_ns"] + virtual * ours["decode_row_ns"] // CREDIT > tightest)
+            if back or not closed:
+                yield queue, at
 
 
 def _all_alike(running: Table) -> bool:
