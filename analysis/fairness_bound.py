@@ -17,8 +17,12 @@ VTC_POLICY = "vtc-shaped"
 """The one policy of the reference engine that charges as Algorithm 2 does."""
 
 
-def bound_of(record: RunRecord, declared: Fairness, who: Parties, gap: Gap | None, unknown: str) -> BoundCheck:
-    """Hold the widest gap against VTC's bound, premises as declared and as far as the record can contradict them."""
+def bound_of(record: RunRecord, declared: Fairness, who: Parties, gap: Gap | None, unknown: str, unpaired: int) -> BoundCheck:
+    """Hold the widest gap against VTC's bound, premises as declared and as far as the record can contradict them.
+
+    ``gap``: of service per weight, as gaps are compared; the theorem's is of service, so a weight that all bear is taken out again.
+    ``unpaired``: clients in no pair that was looked at. With some a gap within the bound is no PASS, since theirs may be wider.
+    """
     own = declared.guarantee
     if own is None:
         return BoundCheck(Verdict.UNKNOWN, "no guarantee is declared")
@@ -26,10 +30,13 @@ def bound_of(record: RunRecord, declared: Fairness, who: Parties, gap: Gap | Non
     bound = service_bound(counter_charge(declared.input_weight, declared.output_weight, own.longest_input, own.batch_tokens), premises)
     if unknown:
         return BoundCheck(Verdict.UNKNOWN, unknown, bound.charge, bound.value)
+    gap = gap and gap._replace(value=gap.value * float(who.weight[0]))
     verdict, text = check_bound(gap, bound)
     if gap is not None and bound.value is not None:
         span = span_words(gap.t1, gap.t2, record.spec.window.start_ns)
         text = f"gap {gap.value:g} of {who.names[gap.f]} and {who.names[gap.g]} from {span}, bound {bound.value:g}"
+    if verdict is Verdict.PASS and unpaired:
+        verdict, why = Verdict.UNKNOWN, [f"{unpaired} clients that asked for less were not paired", *why]
     return BoundCheck(verdict, "; ".join([text, *why]), bound.charge, bound.value, gap.value if gap else None)
 
 

@@ -132,7 +132,7 @@ def measure_fairness(record: RunRecord, clocks: Clocks, outcome: OutcomeArray, f
         contended=contended(able.stretches) / record.spec.window.measured_ns,
         gap=gap,
         inversions=_inversions(record, clocks, declared),
-        bound=bound_of(record, declared, who, gap, unknown),
+        bound=bound_of(record, declared, who, gap, unknown, max(0, len(who.names) - PAIRED)),
         figures={},
         curves=_curves(log, able, who, largest[:DRAWN]) if not unknown else {},
         start_ns=record.spec.window.start_ns,
@@ -226,12 +226,13 @@ def _inversions(record: RunRecord, clocks: Clocks, declared: Fairness) -> Invers
     priority = record.schedule.column("priority")
     start, stop = record.spec.window.start_ns, record.spec.window.stop_ns
     rows = np.flatnonzero((clocks.first_ns >= start) & (clocks.first_ns < stop))
-    levels = len(pc.unique(priority.drop_null()))
+    sent = pc.fill_null(priority, 0)  # an engine takes a request without one as 0
+    levels = len(pc.unique(sent))
     if levels < 2:
-        return Inversions(len(rows), None, None, "no priorities were sent" if levels == 0 else "every request was sent with one priority")
+        why = "no priorities were sent" if priority.null_count == len(priority) else "every request was sent with one priority"
+        return Inversions(len(rows), None, None, why)
     if levels > MOST_LEVELS:
         return Inversions(len(rows), None, None, f"{levels} distinct priorities, more than the {MOST_LEVELS} that are looked at")
-    sent = pc.fill_null(priority, 0)  # an engine takes a request without one as 0
     table = record.schedule.set_column(record.schedule.schema.get_field_index("priority"), "priority", sent)
     queue = Queue(clocks.arrival_ns, left_queue(record, clocks), planned(table, "priority", clocks.request_id))
     static = int(inverted(queue, rows, None).sum())

@@ -69,8 +69,9 @@ def decide(
         standing = {c.arm: arm_reasons(c, rank.metric) for c in at_load}
     unranked = {arm: found for arm, found in standing.items() if arm not in controls}
     ranked = [c for c in at_load if not unranked[c.arm]]
-    effects, missing = _effects(rank, ranked, family=_pairs(len(unranked)))
-    effects, broken = _qualified(effects, comparisons, ranked)
+    family = _pairs(len(unranked))
+    effects, missing = _effects(rank, ranked, family=family)
+    effects, broken = _qualified(effects, comparisons, ranked, family=family)
     reasons += [*missing, *broken]
     if reasons or len(ranked) < 2:
         named = [Reason(r.code, f"arm {arm}: {r.text}", r.remedy) for arm, found in unranked.items() for r in found]
@@ -148,7 +149,10 @@ def arm_reasons(cell: CellAnalysis, metric: str) -> tuple[Reason, ...]:
     against += standing_against(claims, cell.checks, "cell", cell.cell)
     found = [Reason(c.code, f"{c.verdict}: {c.reason} ({c.scope})", c.remedy) for c in against]
     figure = cell.figures.get(metric)
-    if figure is None or figure.status != "ok":
+    if figure is not None and figure.diagnostic:
+        why = f"{metric} by the rule {figure.percentile_rule} is diagnostic: shown, and no claim rests on it"
+        found.append(Reason("figure_diagnostic", why, "declare another metric, or rank.percentile-rule: nearest_rank"))
+    elif figure is None or figure.status != "ok":
         why = figure.reason if figure else "not computed"
         status = figure.status if figure else "unknown"
         found.append(Reason(f"figure_{status}", f"{metric} is {status}: {why}", "lengthen the window or lower the load, and run again"))
@@ -194,16 +198,18 @@ def _effects(rank: Rank, cells: Sequence[CellAnalysis], *, family: int) -> tuple
 
 
 def _qualified(
-    effects: Sequence[Effect], comparisons: Sequence[Comparison], cells: Sequence[CellAnalysis]
+    effects: Sequence[Effect], comparisons: Sequence[Comparison], cells: Sequence[CellAnalysis], *, family: int
 ) -> tuple[list[Effect], list[Reason]]:
     """Put beside each effect its p adjusted over the family (Holm), and the noise floor if identical arms were run.
 
-    Identical arms that come out different are a reason to refuse.
+    ``family``: pairs that were to be compared; of those without an effect nothing is known, which is a p of 1. Identical arms that come
+    out different are a reason to refuse.
     """
     arm = {c.cell: c.arm for c in cells}
     twins = frozenset(frozenset((arm[p.a], arm[p.b])) for p in comparisons if identical(p) and p.a in arm and p.b in arm)
     floors = floors_of(effects, twins, "this campaign")
-    adjusted = holm([1.0 if e.p is None else e.p for e in effects])
+    ps = [1.0 if e.p is None else e.p for e in effects]
+    adjusted = holm([*ps, *[1.0] * (family - len(ps))])[: len(ps)]
     found = [replace(e, p_holm=p) for e, p in zip(attach(effects, floors), adjusted, strict=True)]
     return found, [broken_floor(floor) for floor in floors if stands_apart(floor.effect)]
 

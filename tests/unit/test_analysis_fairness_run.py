@@ -94,6 +94,23 @@ def test_the_bound_of_16_is_held_against_the_gap_only_where_all_premises_hold() 
     assert (broken.verdict, broken.reason.split(" from ")[0]) == (Verdict.FAIL, "gap 18 of A and B")
 
 
+def test_a_weight_that_all_bear_moves_neither_the_gap_of_the_theorem_nor_its_answer() -> None:
+    """Gaps are told per weight; a bound of 16 held against half of 18 would pass."""
+    beyond = [*FIFO[:8], ("A", 9), *(("B", k) for k in range(10, 14))]
+    alike = make_workload(tenants={"A": {"weight": 2.0}, "B": {"weight": 2.0}})
+    found = fair(played(beyond, claimed(), workload=alike))
+    assert found.figures["service_gap"].value == 9
+    assert (found.bound.verdict, found.bound.gap) == (Verdict.FAIL, 18)
+
+
+def test_a_gap_within_the_bound_is_no_pass_where_some_clients_were_not_paired() -> None:
+    many = [(f"c{k:03d}", k % 8 + 1) for k in range(PAIRED + 2)]
+    found = fair(played(many, claimed())).bound
+    assert (found.verdict, found.value) == (Verdict.UNKNOWN, 16)
+    assert "2 clients that asked for less were not paired" in found.reason
+    assert fair(played(many[:PAIRED], claimed())).bound.verdict is Verdict.PASS
+
+
 @pytest.mark.parametrize("name", list(Premises.model_fields))
 @pytest.mark.parametrize("answer", [False, None])
 def test_a_premise_that_is_not_declared_to_hold_leaves_no_bound(name: str, answer: bool | None) -> None:

@@ -74,11 +74,16 @@ def test_inversions_of_a_run() -> None:
     aged = three((5, 1, 0), aging_quantum_ns=10 * MS)
     assert (aged.static, aged.aged) == (2, 0)  # a tenth of a second of age outweighs any of these numbers
     assert three((0, 1, 5)).static == 0
+    assert three((5, None, 5)).static == 1  # an engine takes the one without a priority as 0, and the first passes it
 
 
 @pytest.mark.parametrize(
     ("priorities", "reason"),
-    [((None, None, None), "no priorities were sent"), ((3, 3, 3), "every request was sent with one priority")],
+    [
+        ((None, None, None), "no priorities were sent"),
+        ((0, None, 0), "every request was sent with one priority"),
+        ((3, 3, 3), "every request was sent with one priority"),
+    ],
 )
 def test_without_priorities_there_is_no_number_and_the_reason_why(priorities: tuple[int | None, ...], reason: str) -> None:
     found = three(priorities)

@@ -203,6 +203,24 @@ def test_no_effect_without_two_usable_pairs(bad: dict[int, float]) -> None:
 # what stands beside an effect
 
 
+def test_an_arm_that_its_gates_exclude_stays_in_the_family_of_p_as_of_the_intervals() -> None:
+    sick = cell("c", [8.1, 8, 8.1], changed=(check(Verdict.FAIL),))
+    found = decide(RANK, SLO, [cell("a", [5, 5.1, 4.9]), cell("b", [5.1, 5.1, 5.2]), sick], SAME, ())
+    assert isinstance(found, Ranking)
+    (effect,) = found.effects
+    assert effect.p is not None
+    assert effect.level == pytest.approx(1 - 0.05 / 3)
+    assert effect.p_holm == pytest.approx(min(1.0, 3 * effect.p))
+
+
+def test_a_diagnostic_figure_ranks_no_arm() -> None:
+    odd = cell("c", [8.1, 8, 8.1])
+    odd = replace(odd, figures={"goodput": replace(odd.figures["goodput"], diagnostic=True)})
+    found = decide(RANK, SLO, [cell("a", [5, 5.1, 4.9]), cell("b", [8, 8.1, 8.0]), odd], SAME, ())
+    assert isinstance(found, Ranking)
+    assert [(arm, [r.code for r in why]) for arm, why in found.unranked] == [("c", ["figure_diagnostic"])]
+
+
 def twin_pair(one: str, two: str, *, alike: bool) -> Comparison:
     difference = Difference("runtime.args", one, two, "differs_by_declaration", "none needed")
     return Comparison(f"{one}@x1", f"{two}@x1", True, () if alike else (difference,), 50)
