@@ -158,7 +158,7 @@ def paired_effect(
     names: tuple[str, str],
     values: tuple[Mapping[int, float], Mapping[int, float]],
     *,
-    margin: float,
+    margin: float | None,
     confidence: float,
     family: int,
     starts: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {}),

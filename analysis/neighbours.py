@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
+from analysis.effects import paired_effect
 from analysis.fairness_model import Neighbour
 from analysis.fairness_run import RunFairness
-from analysis.intervals import t_interval
 from analysis.model import CellAnalysis, Figure, Group
 from harness.record.canonical import canonical_json
 from harness.record.spec import RunSpec
@@ -20,7 +20,8 @@ def neighbours(cells: Sequence[CellAnalysis], measured: Mapping[str, Measured]) 
     """Every client of a cell without some clients beside the same client where those are there too.
 
     ``measured``: by cell. Two cells are with and without each other when load and arm are the same but for the name and what is left out,
-    and the one leaves out more. The requests of the clients that both have are the same, so replicates pair by index.
+    and the one leaves out more. The requests of the clients that both have are the same, so replicates pair by index; pairs that share a
+    server start count as one.
     """
     pairs = ((a, b) for a, b in product(cells, cells) if set(a.without) < set(b.without) and _alike(a, b, measured))
     return tuple(one for crowded, alone in pairs for one in _pair(crowded, alone, measured))
@@ -37,11 +38,14 @@ def _system(spec: RunSpec) -> bytes:
 def _pair(crowded: CellAnalysis, alone: CellAnalysis, measured: Mapping[str, Measured]) -> Iterable[Neighbour]:
     with_, without = ({g.name: g for g in cell.groups if g.by == "client" and g.name is not None} for cell in (crowded, alone))
     shares = [_attainment(measured[cell.cell]) for cell in (crowded, alone)]
+    starts = [{spec.replicate: spec.server_start for spec, _ in measured[cell.cell]} for cell in (crowded, alone)]
     rank = measured[crowded.cell][0][0].rank
     for name in sorted(n for n in with_.keys() & without.keys() if n):
-        lost = _lost(shares[0].get(name, {}), shares[1].get(name, {}))
+        values = shares[0].get(name, {}), shares[1].get(name, {})
+        lost = [values[1][i] - values[0][i] for i in sorted(values[0].keys() & values[1].keys())]
         level = rank.confidence if rank else 0.95
-        interval = t_interval(lost, level)
+        cells = crowded.cell, alone.cell
+        found = paired_effect("attainment", cells, values, margin=None, confidence=level, family=1, starts=(starts[0], starts[1]))
         yield Neighbour(
             client=name,
             crowded=crowded.cell,
@@ -51,12 +55,14 @@ def _pair(crowded: CellAnalysis, alone: CellAnalysis, measured: Mapping[str, Mea
             attainment=_both("attainment", with_[name], without[name]),
             ttft_p50=_both("ttft_p50", with_[name], without[name]),
             ttft_p99=_both("ttft_p99", with_[name], without[name]),
-            difference=sum(lost) / len(lost) if lost else None,
-            low=interval.low if interval else None,
-            high=interval.high if interval else None,
+            difference=found.estimate if found else sum(lost) / len(lost) if lost else None,
+            low=found.low if found else None,
+            high=found.high if found else None,
             level=level,
             pairs=len(lost),
-            reason="" if interval else f"pairs of replicates with a known attainment: {len(lost)}, and an interval needs two",
+            reason=""
+            if found
+            else f"pairs of replicates with a known attainment: {len(lost)}, and an interval needs two on own server starts",
         )
 
 
@@ -74,7 +80,3 @@ def _attainment(runs: Measured) -> dict[str, dict[int, float]]:
             if offered:
                 found.setdefault(name, {})[spec.replicate] = valid / offered
     return found
-
-
-def _lost(crowded: Mapping[int, float], alone: Mapping[int, float]) -> list[float]:
-    return [alone[i] - crowded[i] for i in sorted(crowded.keys() & alone.keys())]

@@ -55,6 +55,12 @@ _WHY_NOT: Final = {
 _MOST_S: Final = 2**31
 """Seconds and counts stay below this: sixty-eight years, which also keeps a log in wall-clock time, whose whole ns fit a record."""
 _ENDS: Final = frozenset(k.value for k in EndKind) - {EndKind.NEVER_DUE.value, EndKind.NEVER_SENT.value}
+_FOLLOWS: Final = (
+    *(("arrival_s", late) for late in ("send_s", "first_token_s", "the first of token_s", "end_s")),
+    *(("send_s", late) for late in ("first_token_s", "the first of token_s", "end_s")),
+    *((early, "end_s") for early in ("first_token_s", "the last of token_s")),
+)
+"""Instants of a request of which the second cannot lie before the first: a token from before its request would meet every limit."""
 _UNKNOWN: Final = "imported from a log, which does not say"
 
 
@@ -201,7 +207,9 @@ def _order_problems(columns: Mapping[str, list[Any]]) -> Iterator[Problem]:
     endless = [i for i, (k, e) in enumerate(zip(columns["end_kind"], columns["end_s"], strict=True)) if k in done and e is None]
     if endless:
         yield _at(endless, "end_s is missing of a request that completed", "give its end, or end_kind=drain_end if it had none")
-    for early, late in (("arrival_s", "end_s"), ("send_s", "end_s"), ("arrival_s", "first_token_s"), ("first_token_s", "end_s")):
+    listed = [t if isinstance(t, list) and t else [None] for t in tokens]
+    columns = {**columns, "the first of token_s": [t[0] for t in listed], "the last of token_s": [t[-1] for t in listed]}
+    for early, late in _FOLLOWS:
         pairs = zip(columns.get(early, blank), columns.get(late, blank), strict=True)
         back = [i for i, (a, b) in enumerate(pairs) if _number(a) and _number(b) and b < a]
         if back:

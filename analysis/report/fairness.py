@@ -229,7 +229,8 @@ def _neighbours(found: Sequence[Neighbour], unit: Unit) -> Table:
     why = [f"{clean(n.client)}: {clean(n.reason)}." for n in found if n.reason]
     note = (
         "With → without. Lost: attainment without minus with, mean over replicates paired by index, with the same requests of this "
-        f"client; {level} t interval. A diagnostic between different loads, declared as such: it is never ranked."
+        f"client; {level} t interval, in which pairs that share a server start count as one. A diagnostic between "
+        "different loads, declared as such: it is never ranked."
     )
     return Table(NEIGHBOURS, header, rows, frozenset(range(4, len(header))), " ".join([note, *dict.fromkeys(why)]))
 

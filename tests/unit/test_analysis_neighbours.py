@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analysis.campaign import analyze
 from analysis.compare import Side, compare
 from analysis.fairness_model import Neighbour
+from analysis.intervals import t_interval
 from analysis.model import CampaignAnalysis, CellAnalysis, Ranking, Refusal
 from analysis.report import render_html, render_markdown
 from harness.record.coordinates import Known
@@ -98,6 +101,25 @@ def test_another_load_is_no_neighbour_and_one_replicate_has_no_interval() -> Non
     single = analyze([record("crowded", 0, late=30), record("alone", 0, without=("noisy",))], incomplete=()).neighbours[0]
     assert (single.difference, single.low, single.pairs) == (0.5, None, 1)
     assert "an interval needs two" in single.reason
+
+
+@pytest.mark.parametrize(("a_start", "known"), [(1, True), (2, True), (4, False)])
+def test_pairs_that_share_a_server_start_count_as_one(a_start: int, known: bool) -> None:
+    def shared(name: str, replicate: int, **parts: Any) -> RunRecord:
+        made = record(name, replicate, **parts)
+        return replace(made, spec=made.spec.model_copy(update={"server_start": replicate // a_start}))
+
+    runs = [shared(name, r, **parts) for name, parts in (("crowded", {"late": 30}), ("alone", {"without": ("noisy",)})) for r in range(4)]
+    found = analyze(runs, incomplete=()).neighbours[0]
+    assert (found.pairs, found.difference) == (4, pytest.approx(63 / 120))
+    assert (found.low is not None) == known
+    if found.low is not None and found.high is not None:
+        lost = np.array([30, 31, 32, 33]) / 60
+        own = t_interval(lost.reshape(-1, a_start).mean(axis=1).tolist())
+        assert own is not None
+        assert (found.low, found.high) == (pytest.approx(own.low), pytest.approx(own.high))
+    else:
+        assert "two on own server starts" in found.reason
 
 
 def test_an_attainment_that_is_not_known_is_no_pair() -> None:

@@ -168,6 +168,10 @@ def test_wrong_values_are_named_with_their_row(column: str, row: int, value: Any
         ({"client": [3] * 200}, "text"),
         ({"input_tokens": [1.5] * 200}, "whole number"),
         ({"ttft_s": [0.1] * 200}, "has lost the instants"),
+        ({"token_s": [[k / 10 - 0.05 * (k > 9)] for k in range(200)]}, "the first of token_s lies before arrival_s"),
+        ({"token_s": [[k / 10 + 0.1, k / 10 + 0.6] for k in range(200)]}, "end_s lies before the last of token_s"),
+        ({"send_s": [0.0] * 200}, "send_s lies before arrival_s"),
+        ({"send_s": [k / 10 + 0.2 for k in range(200)], "first_token_s": [k / 10 + 0.1 for k in range(200)]}, "lies before send_s"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(columns: dict[str, Any], words: str) -> None:
