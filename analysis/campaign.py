@@ -65,7 +65,7 @@ def analyze(records: Sequence[RunRecord], *, incomplete: Sequence[str]) -> Campa
         incomplete=tuple(incomplete),
         provenance=_provenance(records),
         advice=advise(spec.rank, sides, verdict),
-        front=None if searched else front_of(spec.rank, cells, contexts),
+        front=None if searched else front_of(spec.rank, cells, contexts, incomplete),
         capacities=searched.capacities if searched else (),
         neighbours=neighbours(cells, {name: [(r.record.spec, r.fairness) for r in context.runs] for name, context in contexts.items()}),
     )

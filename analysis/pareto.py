@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from analysis.compare import Side, compare
-from analysis.effect_model import Front, FrontPoint
+from analysis.effect_model import Front, FrontPoint, NoiseFloor
 from analysis.effects import HIGHER_IS_BETTER, Frame, effect_between, replicates_of
 from analysis.gates import CellContext, PairContext, pair_checks
-from analysis.model import CellAnalysis, Reason
+from analysis.model import CellAnalysis, Effect, Reason
+from analysis.noise import broken_floor, identical, stands_apart
 from analysis.ranking import arm_reasons
 from harness.record.spec import Rank
 
@@ -36,12 +37,16 @@ class _Plane:
     confidence: float
 
 
-def front_of(rank: Rank | None, cells: Sequence[CellAnalysis], contexts: Mapping[str, CellContext]) -> Front | None:
+def front_of(
+    rank: Rank | None, cells: Sequence[CellAnalysis], contexts: Mapping[str, CellContext], incomplete: Sequence[str] = ()
+) -> Front | None:
     """Set every cell against two figures; None where there are too few arms and loads, or capacity is what was searched for.
 
     With ``rank.against`` declared, points are on the front or dominated: some other point is resolved better in one figure and in the other
     better or equivalent, at simultaneous intervals over all pairs and both figures. Unresolved points stay. Undeclared, the plane is
-    post_hoc: shown, and nothing claimed. A cell that its gates, its figures or its coordinates exclude is listed with every reason.
+    post_hoc: shown, and nothing claimed. A cell that its gates, its figures or its coordinates exclude is listed with every reason. Nobody
+    is on a declared front while planned runs are ``incomplete``, since a point that is not there may dominate, nor where identical arms
+    come out different.
     """
     if len({c.load for c in cells}) < LEAST_LOADS and len({c.arm for c in cells}) < LEAST_ARMS:
         return None
@@ -52,6 +57,9 @@ def front_of(rank: Rank | None, cells: Sequence[CellAnalysis], contexts: Mapping
     able = [c for c in cells if not reasons[c.cell]]
     together = _comparable(able, contexts, reasons)
     family = 2 * max(len(cells) * (len(cells) - 1) // 2, 1)
+    barred = [*_missing(incomplete), *_twins_apart(together, plane, family)] if plane.declared else []
+    if barred:
+        together, reasons = [], {name: [*found, *barred] for name, found in reasons.items()}
     beaten = _beaten(together, plane, family) if plane.declared else {}
     points = tuple(_point(c, plane, reasons[c.cell], beaten) for c in cells)
     level = 1 - (1 - plane.confidence) / family
@@ -90,11 +98,14 @@ def _comparable(cells: Sequence[CellAnalysis], contexts: Mapping[str, CellContex
 
 def _between(a: CellAnalysis, b: CellAnalysis, contexts: Mapping[str, CellContext]) -> list[Reason]:
     """Say what stands between two cells of a campaign, the load being an axis."""
-    one, two = (Side(c.cell, c.coordinates, frozenset(c.declared)) for c in (a, b))
-    found = compare(one, two, factors=LOAD_AXIS if a.load != b.load else frozenset(), same_campaign=True)
+    found = compare(_side(a), _side(b), factors=LOAD_AXIS if a.load != b.load else frozenset(), same_campaign=True)
     barred = [d for d in found.differences if d.answer in ("different", "unknown")]
     reasons = [Reason(f"coordinate_{d.answer}", f"{d.coordinate} against {a.cell}: {d.a!r} | {d.b!r}", d.remedy) for d in barred]
     return [*reasons, *_gates_between(a, b, PairContext(contexts[a.cell], contexts[b.cell]))]
+
+
+def _side(cell: CellAnalysis) -> Side:
+    return Side(cell.cell, cell.coordinates, frozenset(cell.declared))
 
 
 def _gates_between(a: CellAnalysis, b: CellAnalysis, context: PairContext) -> list[Reason]:
@@ -122,9 +133,27 @@ def _beaten(cells: Sequence[CellAnalysis], plane: _Plane, family: int) -> dict[s
 
 
 def _verdict(pair: Pair, metric: str, plane: _Plane, family: int) -> str:
-    one, two = (replicates_of(c, metric, c.cell) for c in pair)
-    effect = effect_between(one, two, Frame(metric, plane.margin, plane.confidence, family), same_campaign=True)
+    effect = _effect(pair, metric, plane, family)
     return effect.verdict if effect else "unresolved"
+
+
+def _effect(pair: Pair, metric: str, plane: _Plane, family: int) -> Effect | None:
+    one, two = (replicates_of(c, metric, c.cell) for c in pair)
+    return effect_between(one, two, Frame(metric, plane.margin, plane.confidence, family), same_campaign=True)
+
+
+def _missing(incomplete: Sequence[str]) -> list[Reason]:
+    if not incomplete:
+        return []
+    what = f"planned runs without a result: {len(incomplete)}, and a point that is not there may dominate"
+    return [Reason("run_incomplete", what, "resume the campaign; finished replicates are kept")]
+
+
+def _twins_apart(cells: Sequence[CellAnalysis], plane: _Plane, family: int) -> list[Reason]:
+    """What a ranking refuses for as well: identical arms at one load that came out different in either figure."""
+    twins = [(a, b) for a, b in combinations(cells, 2) if a.load == b.load and identical(compare(_side(a), _side(b), same_campaign=True))]
+    effects = [_effect(pair, metric, plane, family) for pair in twins for metric in plane.metrics]
+    return [broken_floor(NoiseFloor("this campaign", e)) for e in effects if e is not None and stands_apart(e)]
 
 
 def _point(cell: CellAnalysis, plane: _Plane, reasons: Sequence[Reason], beaten: Mapping[str, Sequence[str]]) -> FrontPoint:

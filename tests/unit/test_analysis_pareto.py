@@ -146,6 +146,27 @@ def test_an_undeclared_plane_is_shown_and_no_front_is_claimed(rank: Rank | None)
     assert set(standings(found).values()) == {"shown"}
 
 
+def test_while_runs_are_missing_nobody_is_on_a_front_and_a_plane_is_still_shown() -> None:
+    cells = [cell("a", 100, 1.0), cell("b", 200, 0.5), cell("c", 300, 2.0)]
+    contexts = {c.cell: CellContext((), make_spec(workload=make_workload(output_length="forced"))) for c in cells}
+    found = front_of(RANK, cells, contexts, ("d@x1 replicate 0: not run",))
+    assert found is not None
+    assert set(standings(found).values()) == {"excluded"}
+    assert {r.code for p in found.points for r in p.reasons} == {"run_incomplete"}
+    shown = front_of(RANK.model_copy(update={"against": None}), cells, contexts, ("d@x1 replicate 0: not run",))
+    assert shown is not None
+    assert set(standings(shown).values()) == {"shown"}
+
+
+@pytest.mark.parametrize(("ttft", "codes"), [(1.0, set()), (1.5, {"noise_floor"})])
+def test_identical_arms_that_differ_leave_no_front(ttft: float, codes: set[str]) -> None:
+    one = cell("a", 100, 1.0)
+    twin = replace(cell("a2", 100, ttft), coordinates=one.coordinates)
+    found = front([one, twin, cell("b", 200, 0.5)])
+    assert {r.code for p in found.points for r in p.reasons} == codes
+    assert standings(found)["b@x1"] == ("excluded" if codes else "front")
+
+
 def test_two_arms_at_one_load_have_no_plane() -> None:
     assert front_of(RANK, [cell("a", 1, 1), cell("b", 2, 2)], {}) is None
 
