@@ -187,6 +187,8 @@ class _Run:
         if self.cancels:
             gone = gone + self._given_up(now)
         gone = [number for number in gone if number in self.alive]
+        if gone and new is not None:  # who gave up before this cut is withdrawn like behind a socket: it never reaches the scheduler
+            new = new.without(np.isin(new.handle, gone).nonzero()[0])
         if gone or new is not None:
             self.alive.difference_update(gone)
             self.counts.aborted += len(gone)

@@ -61,6 +61,15 @@ def test_what_comes_while_the_end_cuts_an_iteration_was_sent_and_is_open() -> No
     assert run.end_ns.tolist() == [35 * MS, 35 * MS, 33 * MS, -1]
 
 
+def test_who_gave_up_before_the_next_cut_is_never_scheduled() -> None:
+    patience = {"give_up_ns": np.array([-1, 2 * MS, 20 * MS])}
+    run = simulate(core(), offered((0, 4, 3), (12, 8, 5), (12, 4, 2), **patience), until_ns=1000 * MS)  # 20 is the cut after 12
+    assert run.kinds() == ["complete", "cancelled", "complete"]
+    assert (run.counts.finished, run.counts.aborted, run.counts.prompt_tokens, run.counts.generation_tokens) == (2, 1, 8, 5)
+    alone = simulate(core(), offered((12, 8, 5), give_up_ns=np.array([0])), until_ns=1000 * MS)
+    assert (alone.counts.aborted, alone.counts.iterations) == (1, 0)
+
+
 def test_a_turn_still_thought_about_was_never_sent_and_one_after_a_cut_answer_never_came_due() -> None:
     after = {"waits_for": {1: [0], 3: [2]}, "think_ns": np.array([0, 50, 0, 0]) * MS}
     run = simulate(core(), offered((0, 4, 1), (0, 4, 1), (0, 4, 40), (0, 4, 1), **after), until_ns=35 * MS)
