@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from analysis.planned import Bools, Int64
 from analysis.stamps import ramp
@@ -18,8 +19,8 @@ from harness.clock import NS_PER_S
 Parts = tuple[npt.NDArray[Any], ...]
 """Gaps in ns, int32 where they fit: half the memory of 200 million of them."""
 
-AT_ONCE = 1 << 22
-"""Gaps looked at together, so that what is derived from them stays small."""
+AT_ONCE = 1 << 18
+"""Gaps looked at together, so that what is derived from them stays in a processor's cache."""
 
 DROPPED_BITS = 9
 """Low bits of a 32-bit float left out of a bin's name: 14 bits of mantissa remain, bins of 1 us at 20 ms over any range of gaps."""
@@ -54,7 +55,7 @@ def ranked(gaps: npt.NDArray[Any], counts: Int64) -> Iterator[Ranked]:
     """Sort the gaps of every request that has some: ``gaps`` (m,) in row order, ``counts`` (r,).
 
     Requests of like length are laid out as the rows of a matrix, since sorting rows of a matrix is an order of magnitude faster than
-    sorting by (row, gap). Rows are padded by a quarter at most.
+    sorting by (row, gap). Rows are padded by half at most.
     """
     some = np.flatnonzero(counts > 0)
     size = counts[some]
@@ -64,21 +65,21 @@ def ranked(gaps: npt.NDArray[Any], counts: Int64) -> Iterator[Ranked]:
     width = _width(size)
     order = np.argsort(width, kind="stable")
     some, size, width = some[order], size[order], width[order]
-    start, stop = (np.cumsum(counts) - counts)[some], np.cumsum(size)
-    at = np.repeat(start - (stop - size), size)
-    at += ramp(len(gaps))
-    ordered = gaps[at]
+    stop = np.cumsum(counts)[some]
+    widest = int(width[-1]) if len(width) else 0
+    led = np.concatenate((np.empty(widest, dtype=gaps.dtype), gaps))  # a window that ends at the first request's last gap has room
     for first, last in _runs(width):
-        w, begin = int(width[first]), int(stop[first] - size[first])
-        table = np.full((last - first, w), -1, dtype=gaps.dtype)
-        table[ramp(w) >= (w - size[first:last])[:, None]] = ordered[begin : int(stop[last - 1])]
+        w, own = int(width[first]), size[first:last]
+        table = sliding_window_view(led, w)[stop[first:last] + (widest - w)]
+        spare = w - int(own.min())
+        table[:, :spare][ramp(spare) < (w - own)[:, None]] = -1
         table.sort(axis=1)
-        yield Ranked(some[first:last], size[first:last], table)
+        yield Ranked(some[first:last], own, table)
 
 
 def _width(size: Int64) -> Int64:
-    """Round up to the next eighth of a power of two (n,)."""
-    step = np.left_shift(1, np.maximum(np.ceil(np.log2(size)).astype(np.int64) - 3, 0))
+    """Round up to the next power of two, or to three quarters of it (n,): more widths would mean more matrices, each with fewer rows."""
+    step = np.left_shift(1, np.maximum(np.ceil(np.log2(size)).astype(np.int64) - 2, 0))
     return np.asarray(-(-size // step) * step, dtype=np.int64)
 
 
@@ -136,7 +137,7 @@ class Union:
         low, high = min(p.min() for p in self.parts), max(p.max() for p in self.parts)
         least, most = (int(_bins(np.array([v]), 0)[0]) for v in (low, high))
         counts = np.zeros(most - least + 1, dtype=np.int64)
-        for batch in _batches(self.parts):
+        for batch in _batches(self.parts, max(AT_ONCE, 2 * len(counts))):
             counts += np.bincount(_bins(batch, least), minlength=len(counts))
         return counts, least
 
@@ -154,7 +155,7 @@ class Union:
         bins = np.searchsorted(stop, positions, side="right")
         wanted = np.zeros(len(counts), dtype=bool)
         wanted[bins] = True
-        held = np.concatenate([batch[wanted[_bins(batch, least)]] for batch in _batches(self.parts)])
+        held = np.concatenate([batch[wanted[_bins(batch, least)]] for batch in _batches(self.parts, AT_ONCE)])
         held.sort()
         before = np.cumsum(np.where(wanted, counts, 0))  # of values held, up to and with each bin
         return np.asarray(held[before[bins] - (stop[bins] - positions)], dtype=np.int64)
@@ -224,13 +225,15 @@ def _bins(gaps: npt.NDArray[Any], least: int) -> npt.NDArray[np.int32]:
     return found
 
 
-def _batches(parts: Parts) -> Iterator[npt.NDArray[Any]]:
-    """The same values in arrays of about AT_ONCE."""
+def _batches(parts: Parts, least: int) -> Iterator[npt.NDArray[Any]]:
+    """The same values in arrays of at least about ``least``, but for the last: parts are joined, and never cut."""
     batch: list[npt.NDArray[Any]] = []
+    held = 0
     for part in parts:
         batch.append(part)
-        if sum(len(p) for p in batch) >= AT_ONCE:
-            yield np.concatenate(batch)
-            batch = []
+        held += len(part)
+        if held >= 3 * least // 4:  # a piece of the stamps has somewhat fewer gaps than events
+            yield part if len(batch) == 1 else np.concatenate(batch)
+            batch, held = [], 0
     if batch:
         yield np.concatenate(batch)

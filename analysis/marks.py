@@ -11,7 +11,7 @@ import numpy.typing as npt
 from analysis.deadlines import Deadlines, late_tokens
 from analysis.gaps import Ranked, narrow, ranked
 from analysis.planned import MISSING, Int64, in_window
-from analysis.stamps import Piece, gaps_of
+from analysis.stamps import Piece, events_before, gaps_of
 from harness.record.spec import Window
 
 WITHIN_REQUEST = 99, 100
@@ -63,8 +63,7 @@ def measure(piece: Piece, due: Deadlines, window: Window) -> tuple[Marks, npt.ND
     gaps, carried = narrow(gaps_of(piece)), _carried(piece)
     longest, tail, event_tail, tenth = _long_gaps(gaps, np.maximum(counts - 1, 0), carried)
     reads, shared, last_read = _reads(piece, gaps)
-    all_inside = bool((first[has] >= window.start_ns).all() and (last[has] < window.stop_ns).all())
-    inside, inside_tokens = (counts, carried) if all_inside else _inside(piece, window)
+    inside, inside_tokens = _inside(piece, first, last, carried, window)
     late = late_tokens(piece, carried, first, longest, due)
     columns = (first, last, counts, carried, reads, shared, last_read, longest, tail, event_tail, tenth, inside, inside_tokens, late)
     return Marks(*columns), gaps
@@ -72,15 +71,20 @@ def measure(piece: Piece, due: Deadlines, window: Window) -> tuple[Marks, npt.ND
 
 def tokens_before(piece: Piece, marks: Marks, edges: Int64) -> Int64:
     """Tokens stamped before each of ``edges`` (b,), ns. Only requests that stream across an edge are looked into."""
-    found = np.zeros(len(edges), dtype=np.int64)
-    for i, edge in enumerate(edges.tolist()):
-        over = (marks.last < edge) & (marks.events > 0)
-        across = (marks.first < edge) & ~over & (marks.events > 0)
-        found[i] = marks.carried[over].sum()
-        if across.any():
-            part = piece.only(across)
-            found[i] += int(part.carried[part.ns < edge].sum(dtype=np.int64))
-    return found
+    has = (marks.events > 0)[:, None]
+    over = has & (marks.last[:, None] < edges)
+    found = np.where(over, marks.carried[:, None], 0).sum(axis=0)
+    rows, at = np.nonzero(has & (marks.first[:, None] < edges) & ~over)
+    early = events_before(piece, rows, edges[at])
+    np.add.at(found, at, early if piece.single else _first_tokens(piece, rows, early))
+    return np.asarray(found, dtype=np.int64)
+
+
+def _first_tokens(piece: Piece, rows: Int64, events: Int64) -> Int64:
+    """Tokens in the first so many events (k,) of some requests (k,)."""
+    start = (np.cumsum(piece.counts) - piece.counts)[rows]
+    upto = np.concatenate(([0], np.cumsum(piece.carried, dtype=np.int64)))
+    return np.asarray(upto[start + events] - upto[start], dtype=np.int64)
 
 
 def join(parts: Sequence[Marks]) -> Marks:
@@ -135,8 +139,13 @@ def _reads(piece: Piece, gaps: npt.NDArray[Any]) -> tuple[Int64, Int64, Int64]:
     return reads, by_read.total(np.where(per_read > 1, per_read, 0)), last_read
 
 
-def _inside(piece: Piece, window: Window) -> tuple[Int64, Int64]:
+def _inside(piece: Piece, first: Int64, last: Int64, carried: Int64, window: Window) -> tuple[Int64, Int64]:
     """Events in the measured window and the tokens they carried, each (r,)."""
-    mask = in_window(piece.ns, window)
-    events = piece.total(mask)
-    return events, events if piece.single else _known_total(piece, np.where(mask, piece.carried, 0))
+    part = np.flatnonzero((piece.counts > 0) & ((first < window.start_ns) | (last >= window.stop_ns)))
+    if not len(part):
+        return piece.counts, carried
+    events = piece.counts.copy()
+    events[part] = events_before(piece, part, window.stop_ns) - events_before(piece, part, window.start_ns)
+    if piece.single:
+        return events, events
+    return events, _known_total(piece, np.where(in_window(piece.ns, window), piece.carried, 0))

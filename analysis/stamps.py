@@ -174,6 +174,17 @@ def _torn(name: str, what: str) -> Problem:
     return Problem("record_torn", f"{name}: {what}", remedy, "requests.parquet")
 
 
+def events_before(piece: Piece, rows: Int64, ns: Int64 | int) -> Int64:
+    """Count events of some requests of a piece (k,) that came before an instant each (k,), by bisection: stamps of a request ascend."""
+    start = (np.cumsum(piece.counts) - piece.counts)[rows]
+    low, high = start.copy(), start + piece.counts[rows]
+    for _ in range(int((high - low).max(initial=0)).bit_length()):
+        middle = (low + high) >> 1
+        early = (low < high) & (piece.ns[np.minimum(middle, len(piece.ns) - 1)] < ns)
+        low, high = np.where(early, middle + 1, low), np.where(early, high, np.minimum(middle, high))
+    return low - start
+
+
 def gaps_of(piece: Piece) -> Int64:
     """Gaps between the events of each request, ns, in row order: one fewer than it has events. UsageError when one is negative."""
     start = np.cumsum(piece.counts) - piece.counts

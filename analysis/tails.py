@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -165,6 +166,7 @@ def usual_ranks(n: int, requests: int) -> Int64:
     return np.unique(np.concatenate((near, *linearly, [max(last, 1)], plotted_ranks(n)))).astype(np.int64)
 
 
+@lru_cache(maxsize=4096)
 def order_statistic_ranks(n: int, p: Fraction | float, level: float = 0.95) -> tuple[int | None, int | None]:
     """Return ranks (l, u) whose values enclose the p-quantile of n independent draws with at least ``level``; None: no such rank.
 
