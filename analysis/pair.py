@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -9,7 +10,7 @@ from itertools import combinations
 from analysis.campaign import cell_in_context, side_of
 from analysis.compare import Side, compare
 from analysis.effect_model import Declaration, NoiseFloor
-from analysis.effects import Frame, Replicates, directed, effect_between, replicates_of
+from analysis.effects import DIFFERENCE_METRICS, Frame, Replicates, directed, effect_between, replicates_of
 from analysis.gates import CellContext, PairContext, pair_checks
 from analysis.model import CellAnalysis, Comparison, Effect, Reason
 from analysis.noise import broken_floor, identical, stands_apart, stands_elsewhere, widest
@@ -63,6 +64,8 @@ class Versus:
     effect: Effect | None
     reasons: tuple[Reason, ...]
     unit: str
+    waived: tuple[tuple[str, str, str], ...] = ()
+    """side, gate and reason of every waiver: a waiver is printed on every result (DESIGN 8)"""
 
 
 def contender(records: Sequence[RunRecord], metric: str | None, name: str, *, broken: Sequence[str] = ()) -> Contender:
@@ -114,7 +117,8 @@ def hold(
         effect = with_noise(effect, (a, b), declared, noise)
         reasons = (*reasons, *([broken_floor(effect.noise)] if effect.noise and stands_apart(effect.noise.effect) else []))
         effect = _claimed(effect, declared, reasons)
-    return Versus(comparison, declared, effect, reasons, a.cell.figures[declared.metric].unit)
+    waived = tuple((side.side.name, w.gate, w.reason) for side in (a, b) for w in side.spec.waivers)
+    return Versus(comparison, declared, effect, reasons, a.cell.figures[declared.metric].unit, waived)
 
 
 def declare(a: Contender, b: Contender, margin: float | None, *, ahead: bool) -> Declared:
@@ -161,8 +165,11 @@ def _no_effect(a: Contender, b: Contender, metric: str) -> Reason:
             status = "diagnostic" if figure.diagnostic else figure.status
             what = f"{metric} of {side.side.name} is {status}: {figure.reason or 'never compared'}"
             return Reason("figure_missing", what, "lengthen the window or lower the load and run again, or compare by another metric")
-    few = min(len(s.replicates(metric).values) for s in (a, b))
-    what = f"replicates={few} with a usable {metric} on one side: an interval needs two independent ones on each"
+    few = min(
+        sum(math.isfinite(v) and (v > 0 or metric in DIFFERENCE_METRICS) for v in s.replicates(metric).values.values()) for s in (a, b)
+    )
+    above = "" if metric in DIFFERENCE_METRICS else " above 0"
+    what = f"replicates={few} with a finite {metric}{above} on one side: an interval needs every one, and two independent ones a side"
     return Reason("replicates_missing", what, "run both sides with replicates on server starts of their own")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from analysis.effect_model import ExactTest
 from analysis.model import Effect
@@ -22,6 +23,11 @@ def effect_lines(effect: Effect, declared: Declared, unit: str) -> list[str]:
         f"noise floor: {noise_floor(effect, unit)}",
     ]
     return [*lines, f"note: {clean(effect.reason)}"] if effect.reason else lines
+
+
+def waiver_lines(waived: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Every waiver of either side, with the reason that its manifest gives."""
+    return [f"waived {clean(gate)} of {clean(side)}: {clean(reason)}" for side, gate, reason in waived]
 
 
 def estimate(effect: Effect, unit: str) -> str:

@@ -12,7 +12,7 @@ from analysis.compare import Side, check_factors, narrow
 from analysis.compare import compare as compare_sides
 from analysis.model import Comparison, Reason, Verdict
 from analysis.pair import Contender, Versus, hold
-from analysis.report.versus import effect_lines
+from analysis.report.versus import effect_lines, waiver_lines
 from harness.cli.output import OK, REFUSED, answers, console, emit_json, json_option, printable
 from harness.cli.sides import noise_beside, resolve_side
 from harness.record.canonical import plain
@@ -90,6 +90,7 @@ def versus_dict(found: Versus) -> dict[str, Any]:
         "margin": {"value": declared.margin, "source": declared.margin_source},
         "effect": plain(found.effect, digits=None),
         "reasons": [reason_dict(r) for r in found.reasons],
+        "waivers": [{"side": side, "gate": gate, "reason": reason} for side, gate, reason in found.waived],
     }
 
 
@@ -108,9 +109,9 @@ def reason_dict(reason: Reason) -> dict[str, str]:
 
 
 def versus_lines(found: Versus) -> list[str]:
-    """Say what an effect is worth, or why there is none, with every reason that stands against a claim."""
+    """Say what an effect is worth, or why there is none, with every reason that stands against a claim and all that was waived."""
     lines = effect_lines(found.effect, found.declared, found.unit) if found.effect else [f"{found.declared.metric}: no effect"]
-    return [*lines, *reason_lines(found.reasons)]
+    return [*lines, *reason_lines(found.reasons), *waiver_lines(found.waived)]
 
 
 def reason_lines(reasons: Sequence[Reason]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,12 @@ from analysis.model import Verdict
 from analysis.noise import attach, floors_of, identical
 from analysis.pair import Contender, Versus, contender, hold
 from analysis.regression import Decision, gate
+from analysis.report.versus import waiver_lines
+from harness.cli.compare import versus_dict
 from harness.errors import UsageError
 from harness.record.coordinates import Known
 from harness.record.reader import RunRecord, SealState
-from harness.record.spec import Arm, LoadPoint, Rank
+from harness.record.spec import Arm, LoadPoint, Rank, Waiver
 from tests.builders import make_coordinates, make_request, make_spec
 from tests.gates.cases import healthy, rows
 
@@ -265,3 +268,25 @@ def test_a_figure_that_no_manifest_could_declare_is_no_metric_of_a_claim(metric:
         cell("a", 50, metric=metric)
     assert metric not in str(caught.value).partition("--metric: ")[2].split(", ")
     assert cell("a", 50, metric="e2e_p95_offered").cell.figures["e2e_p95_offered"].unit == "s"
+
+
+def test_what_was_waived_on_either_side_is_printed_beside_the_claim_it_lets_through() -> None:
+    waivers = (Waiver(gate="replicates", reason="three are what the budget allows"),)
+    found = hold(cell("a", 50, count=3, waivers=waivers), cell("b", 60, count=3, waivers=waivers))
+    assert gate(found).decision is Decision.FAIL
+    lines = waiver_lines(found.waived)
+    assert lines == [f"waived replicates of {side} of c: three are what the budget allows" for side in "ab"]
+    one = hold(cell("a", 50, count=3, waivers=waivers), cell("b", 60, count=3))
+    assert gate(one).decision is Decision.REFUSED
+    assert [side for side, *_ in one.waived] == ["a of c"]
+    assert hold(cell("a", 50), cell("b", 60)).waived == ()
+    assert versus_dict(found)["waivers"][0] == {"side": "a of c", "gate": "replicates", "reason": waivers[0].reason}
+
+
+def test_an_infinite_tail_is_called_that_and_not_a_missing_replicate() -> None:
+    lost = [replicate("b", i, 60) for i in range(5)]
+    whole = contender(lost, None, "b of c")
+    runs = tuple(replace(r, figures={**r.figures, "ttft_p50": replace(r.figures["ttft_p50"], value=math.inf)}) for r in whole.cell.runs)
+    found = hold(cell("a", 50), replace(whole, cell=replace(whole.cell, runs=runs)))
+    assert found.effect is None
+    assert "replicates=0 with a finite ttft_p50 above 0 on one side" in found.reasons[-1].text
