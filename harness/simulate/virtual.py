@@ -130,6 +130,7 @@ class _Run:
         self.closing: list[int] = []  # closed at the end of the last iteration
         self.leaving: list[int] = []  # closed one iteration earlier: the close has reached the server by the next cut
         self.cancels: list[tuple[int, int]] = []
+        self.given_up: list[int] = []  # while the last iteration ran
         self.may_close = bool((self.offered.stop_after >= 0).any())
         self.seen_waiting = self.seen_live = 0
         self.tokens: list[bytes] = []  # numbers of those that emitted, for each of the stamps
@@ -164,6 +165,7 @@ class _Run:
             if done > self.until_ns:
                 self._cut(self.until_ns - 1)  # who came while the last iteration ran was sent, and is open
                 break
+            self.given_up = self._given_up(done - 1)  # before the tokens of this iteration came
             result = execute(self.state, authorized, self.truths, tokens=False)
             self.counts.preemptions += len(authorized.plan.preempt.at)
             self.counts.iterations += 1
@@ -177,11 +179,11 @@ class _Run:
 
     def _cut(self, now: int) -> None:
         """Publish arrivals, closes and cancellations that gathered up to ``now``."""
-        if self.state.now_ns == now < self.arrivals.next_ns() and not (self.leaving or self.closing or self.cancels):
+        if self.state.now_ns == now < self.arrivals.next_ns() and not (self.leaving or self.closing or self.cancels or self.given_up):
             self.seen_waiting = len(self.state.waiting) + len(self.state.suspended)
             self.seen_live = self.seen_waiting + len(self.state.running)
             return
-        gone, self.leaving, self.closing = self.leaving, self.closing, []
+        gone, self.leaving, self.closing, self.given_up = self.leaving + self.given_up, self.closing, [], []
         requests, came = self.arrivals.due(now)
         new = self._admit(requests, came) if len(requests) else None
         if self.cancels:
@@ -261,9 +263,14 @@ class _Run:
             over = emitted.compress(emitted[TERMINAL] > 0, axis=1)
             requests = self.request_of.take(over[HANDLE])
             self.terminal[requests] = over[TERMINAL]
-            counts.finished += len(requests)
-            self.alive.difference_update(over[HANDLE].tolist())
+            counts.finished += self._served(over[HANDLE])
             self._end(requests, COMPLETE, done)
+
+    def _served(self, numbers: Int64) -> int:
+        """Take requests that ended out; those whose client had left by then count as aborted at the next cut, and not here."""
+        mine = set(numbers.tolist()).difference(self.leaving, self.given_up)
+        self.alive -= mine
+        return len(mine)
 
     def _declined(self, at: int) -> None:
         """Answer those that the policy declined as the door does; who gave up before keeps that end."""
@@ -274,7 +281,7 @@ class _Run:
         requests = self.request_of.take(numbers)
         mine = requests.compress(self.end_ns.take(requests) < 0)
         self.kind[mine], self.end_ns[mine], self.terminal[mine] = DECLINED, at, Terminal.REJECTED
-        self.alive.difference_update(numbers.tolist())
+        self._served(numbers)
 
     def _end(self, requests: Int64, kind: int, done: int) -> None:
         mine = requests.compress(self.end_ns.take(requests) < 0)  # one that was closed or cancelled before keeps that end

@@ -139,6 +139,53 @@ def test_any_small_load_agrees(policy: str, capacity: int, load: list[tuple[int,
     assert driven(policy, budgets, ordered) == simulated(policy, budgets, ordered)
 
 
+PATIENCE_NS = 500
+"""Beside whole ms: nobody leaves at the very instant at which an iteration ends."""
+
+
+def left(policy: str, budgets: Budgets, load: Load, patience: list[int]) -> tuple[list[list[int]], int, int]:
+    """As ``driven``, with clients that leave (after ms; -1: never): stamps each got, requests served to their end, requests aborted."""
+    stage, sinks = Stage(Engine(make_policy(policy), budgets, COSTS)), [Sink(VirtualClock(0)) for _ in load]
+    leave = [
+        (at + wait * MS + PATIENCE_NS, index) for index, (at, wait) in enumerate(zip(arrivals(load), patience, strict=True)) if wait >= 0
+    ]
+    for at, index in sorted([*leave, *((at, index) for index, at in enumerate(arrivals(load)))]):
+        stage.until(at)
+        if at != arrivals(load)[index]:
+            stage.driver.detach(str(index))
+        else:
+            sinks[index] = Sink(stage.clock)
+            stage.driver.engine.submit(str(index), *load[index][1:], Truth(index, None), arrival_ns=at)
+            stage.driver.attach(str(index), sinks[index])
+        while stage.soon:
+            stage.soon.pop()()
+    stage.until(None)
+    counters = stage.driver.counters
+    return [sink.stamps for sink in sinks], counters.stopped + counters.at_length, counters.aborted
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=12, deadline=None)
+@given(
+    st.integers(40, 90),
+    st.lists(st.tuples(st.integers(0, 90), st.integers(1, 15), st.integers(1, 5), st.integers(-1, 60)), min_size=1, max_size=8),
+)
+def test_whoever_leaves_leaves_both_alike(policy: str, capacity: int, asked: list[tuple[int, int, int, int]]) -> None:
+    budgets, ordered = Budgets(8, 3, capacity), sorted(asked)
+    load, patience = tuple((at, prompt, length) for at, prompt, length, _ in ordered), [wait for *_, wait in ordered]
+    made = make_policy(policy)
+    _, prompt, length = np.array(load, np.int64).T
+    none, zeros = np.full(len(load), -1), np.zeros(len(load), np.int64)
+    give_up = np.array([wait * MS + PATIENCE_NS if wait >= 0 else -1 for wait in patience])
+    offered = Offered(np.array(arrivals(load)), prompt, length, none + 2**62, none, give_up, zeros, zeros)
+    run = simulate(Core(online_workload(made, budgets), made, COSTS), offered, until_ns=60_000 * MS)
+    stamps, served, aborted = left(policy, budgets, load, patience)
+    assert [run.token_ns[run.token_request == request].tolist() for request in range(len(load))] == [
+        [stamp for stamp in mine if stamp >= 0] for mine in stamps
+    ]
+    assert (run.counts.finished, run.counts.aborted) == (served, aborted)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_policy_that_says_it_reads_no_limits_plans_the_same_under_any(policy: str) -> None:
     made = make_policy(policy)

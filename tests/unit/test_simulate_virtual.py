@@ -62,7 +62,7 @@ def test_what_comes_while_the_end_cuts_an_iteration_was_sent_and_is_open() -> No
 
 
 def test_who_gave_up_before_the_next_cut_is_never_scheduled() -> None:
-    patience = {"give_up_ns": np.array([-1, 2 * MS, 20 * MS])}
+    patience = {"give_up_ns": np.array([-1, 2 * MS, 40 * MS])}
     run = simulate(core(), offered((0, 4, 3), (12, 8, 5), (12, 4, 2), **patience), until_ns=1000 * MS)  # 20 is the cut after 12
     assert run.kinds() == ["complete", "cancelled", "complete"]
     assert (run.counts.finished, run.counts.aborted, run.counts.prompt_tokens, run.counts.generation_tokens) == (2, 1, 8, 5)
@@ -94,6 +94,14 @@ def test_the_planned_cancellation_ends_a_request_between_cuts() -> None:
     run = simulate(core(), offered((0, 4, 40), give_up_ns=np.array([25 * MS])), until_ns=1000 * MS)
     assert (run.kinds(), run.end_ns.tolist(), stamps(run, 0)) == (["cancelled"], [25 * MS], [10, 20])
     assert len(run.state.running) == 0
+
+
+def test_who_leaves_while_its_last_token_is_made_has_left() -> None:
+    run = simulate(core(), offered((0, 4, 2), give_up_ns=np.array([15 * MS])), until_ns=1000 * MS)
+    assert (run.kinds(), run.end_ns.tolist(), stamps(run, 0)) == (["cancelled"], [15 * MS], [10])
+    assert (run.counts.finished, run.counts.aborted, run.counts.generation_tokens) == (0, 1, 2)
+    closed = simulate(core(), offered((0, 4, 2), stop_after=np.array([1])), until_ns=1000 * MS)
+    assert (closed.kinds(), closed.counts.finished, closed.counts.aborted) == (["client_stop"], 0, 1)
 
 
 def test_a_cancellation_that_comes_too_late_changes_nothing() -> None:
