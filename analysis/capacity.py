@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from analysis.capacity_curve import Crossing, crossing
+from analysis.capacity_curve import Crossing, crossing, smoothed
 from analysis.capacity_declared import Search, Stages, coordinate
 from analysis.capacity_rows import Bracket, RateRow, bracket, rate_rows, rises
 from analysis.capacity_runs import History, Key, Probe, ProbeRun, probe_run
@@ -109,9 +109,9 @@ def _judge(history: History, grid: _Grid, rows: tuple[RateRow, ...], ends: Brack
     if rising:
         return _answer(history, "non_monotone", rising, grid, rows, ends)
     if sides == {"above"} and ends.low == grid.rates[-1]:
-        return _answer(history, "censored", (_bound("passes", grid.rates[-1]),), grid, rows, ends, at_least=grid.rates[-1])
+        return _answer(history, "censored", (_top(grid),), grid, rows, ends, at_least=grid.rates[-1])
     if sides == {"below"} and ends.high == grid.rates[0]:
-        return _answer(history, "censored", (_bound("fails", grid.rates[0]),), grid, rows, ends, at_most=grid.rates[0])
+        return _answer(history, "censored", (_bottom(grid),), grid, rows, ends, at_most=grid.rates[0])
     interval = _interval(grid, grid.logs) if grid.logs else None
     reasons = tuple(_unresolved(grid, interval))
     if reasons or interval is None:
@@ -165,6 +165,10 @@ def _unresolved(grid: _Grid, interval: Interval | None) -> Iterator[Reason]:
         words = ", ".join(f"{n} {side}" for side, n in outside.items() if n)
         text = f"not every one of {grid.count} replicates crosses the target inside the grid ({words}), so their mean is not known"
         yield Reason("not_all_cross", text, "lengthen window.measured, or declare a wider grid")
+        few = min(grid.runs["grid", rate, r].offered for rate in grid.rates for r in range(grid.count))
+        if smoothed(few, few) < grid.search.attainment:
+            text = f"{few} requests in a run, which counts as {smoothed(few, few):.3g} even when none of them is missed"
+            yield Reason("too_few_requests", text, "lengthen window.measured, or relax load.capacity.attainment")
     elif interval is None:
         text = "all replicates share one server start, whose luck cannot be told from the system"
         yield Reason("one_server_start", text, "declare as many server starts as replicates")
@@ -177,9 +181,17 @@ def _unresolved(grid: _Grid, interval: Interval | None) -> Iterator[Reason]:
         yield Reason("overloaded_below_crossing", text, "lengthen window.measured until overload shows in attainment")
 
 
-def _bound(verb: str, rate: float) -> Reason:
-    end, change = ("highest", "raise load.capacity.limit") if verb == "passes" else ("lowest", "lower load.capacity.start or relax the SLO")
-    return Reason("censored", f"the {end} rate {rate:g} {verb} in every replicate: only a bound is known", change)
+def _top(grid: _Grid) -> Reason:
+    rate = grid.rates[-1]
+    change = "raise load.capacity.limit" if math.isclose(rate, grid.search.limit, rel_tol=1e-5) else "raise load.capacity.widen"
+    return Reason("censored", f"the highest rate {rate:g} passes in every replicate: only a bound is known", change)
+
+
+def _bottom(grid: _Grid) -> Reason:
+    rate, search = grid.rates[0], grid.search
+    at_end = rate / (1 + search.step) < search.start / 2**search.halvings
+    change = "lower load.capacity.start or relax the SLO" if at_end else "raise load.capacity.widen"
+    return Reason("censored", f"the lowest rate {rate:g} fails in every replicate: only a bound is known", change)
 
 
 def _grid(history: History, done: Done) -> _Grid:

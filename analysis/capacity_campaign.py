@@ -14,7 +14,7 @@ from analysis.capacity import CapacityEstimate, History, ProbeRun, Search, estim
 from analysis.capacity_answers import answer_from, answer_of
 from analysis.capacity_frame import UNITS, search_coordinates, search_words
 from analysis.capacity_runs import EXPLAINED_BY_OVERLOAD, Measured, is_alarm
-from analysis.capacity_search import allowed_alarms
+from analysis.capacity_search import allowed_alarms, too_many_alarms
 from analysis.gates import CellContext, RunContext, standing_against
 from analysis.loops import loop_name
 from analysis.model import CellAnalysis, CheckResult, Claim, Figure, Reason, RunAnalysis
@@ -34,8 +34,8 @@ Analyzed = Sequence[tuple[CellAnalysis, CellContext]]
 class ArmCapacity:
     """What the search of one arm found. ``unit``: of its loads. ``runs``: all of the search, the discarded ones too.
 
-    ``alarms``: runs in which a statistical gate fired and that are kept, since chance explains up to ``allowed_alarms`` of them.
-    ``reasons``: everything that stands against ranking the arm; empty when nothing does.
+    ``alarms``: runs in which a statistical gate fired and that are kept, since chance explains up to ``allowed_alarms``
+    of them in all. ``reasons``: everything that stands against ranking the arm; empty when nothing does.
     """
 
     arm: str
@@ -102,8 +102,9 @@ def _arm(arm: str, search: Search, own: Analyzed, located: Sequence[ProbeRun]) -
     measured = [_answer(context, run) for context, run in pairs]
     found = estimate(History(search, (*located, *measured)), _gpus(pairs[0][0].record) if pairs else None)
     alarms = [f"{', '.join(run.alarmed)} at {run.rate:g}, replicate {run.replicate}" for run in measured if run.alarmed]
-    allowed = allowed_alarms(len(measured))
-    standing = list(_against(pairs, measured, tolerate=len(alarms) <= allowed))
+    rates, draws = (sorted({getattr(run, name) for run in measured}) for name in ("rate", "replicate"))
+    tolerate = too_many_alarms(measured, rates, len(draws)) is None
+    standing = list(_against(pairs, measured, tolerate=tolerate))
     # A grid that is not complete lacks replicates in every cell, which its own reason says already.
     standing += [c for cell, _ in own for c in standing_against(CLAIMS, cell.checks, "cell", cell.cell)] if found.rows else []
     gates = tuple(Reason(c.code, f"{c.verdict}: {c.reason} ({c.scope})", c.remedy) for c in standing)
@@ -113,7 +114,7 @@ def _arm(arm: str, search: Search, own: Analyzed, located: Sequence[ProbeRun]) -
         estimate=found,
         runs=tuple(sorted((*located, *measured), key=lambda run: (run.phase == "grid", run.replicate, run.rate))),
         alarms=tuple(alarms),
-        allowed_alarms=allowed,
+        allowed_alarms=allowed_alarms(sum(not run.overloaded for run in measured)),
         reasons=(*found.reasons, *gates),
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from analysis.capacity_curve import Crossing, crossing, smoothed
+from analysis.capacity_curve import Crossing, crossing
 from analysis.capacity_declared import Search
 from analysis.capacity_runs import History, Key, Probe, ProbeRun
 from analysis.model import Reason
@@ -23,7 +23,8 @@ DIGITS = 6
 """Rates are rounded to the digits a load label shows (``%g``), so that text, folder name and number are one and the same rate."""
 
 FALSE_ALARM = 0.01
-"""Of a statistical gate, per healthy run, at most (DESIGN 8); and of the whole grid for having more alarms than that explains."""
+"""Of a statistical gate, per healthy run, at most (DESIGN 8); of the whole grid for having more alarms than that explains, and once more of
+all its loads together for having more at one load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,11 @@ def first_grid(search: Search, low: float | None, high: float | None) -> tuple[f
 
 
 def passes(run: ProbeRun, alpha: float) -> bool:
-    """Say whether one run by itself met the target, without a growing backlog. It chooses where to look and proves nothing."""
-    return not run.overloaded and smoothed(run.valid, run.offered) >= alpha
+    """Say whether one run by itself met the target, without a growing backlog. It chooses where to look and proves nothing.
+
+    By the plain share: the smoothed one of a light load is below a strict target even when nothing was missed, and would lead down from it.
+    """
+    return not run.overloaded and run.valid / run.offered >= alpha
 
 
 def crossings(search: Search, rates: Sequence[float], count: int, runs: Mapping[Key, ProbeRun]) -> list[Crossing]:
@@ -150,9 +154,9 @@ def _ask(search: Search, rates: Sequence[float], count: int, runs: Mapping[Key, 
     for run in made:
         if run.objections:
             return _spoiled(run, tuple(rates))
-    alarmed = [run for run in made if run.alarmed]
-    if len(alarmed) > allowed_alarms(len(rates) * count):
-        return _too_many_alarms(alarmed, tuple(rates), count)
+    ending = too_many_alarms(made, rates, count)
+    if ending is not None:
+        return Done(tuple(rates), 0, ending)
     for replicate, block in enumerate(keys):
         missing = [rate for _, rate, _ in (key for key in block if key not in runs)]
         if missing:
@@ -185,21 +189,32 @@ def _spoiled(run: ProbeRun, rates: tuple[float, ...]) -> Done:
     return Done(rates, 0, Reason("no_evidence", text, "mend what the gates name, and search again under a new root seed"))
 
 
-def allowed_alarms(runs: int) -> int:
-    """Runs out of ``runs`` that may alarm before chance no longer explains it: more come by chance in one healthy grid of a hundred.
+def allowed_alarms(runs: int, level: float = FALSE_ALARM) -> int:
+    """Runs out of ``runs`` that may alarm before chance no longer explains it: more come by chance with probability ``level`` at most.
 
     One alarm in a hundred healthy runs would otherwise spoil one search in four. The runs stay in the data: leaving them out would choose.
     """
-    return int(stats.binom.ppf(1 - FALSE_ALARM, runs, FALSE_ALARM))
+    return int(stats.binom.ppf(1 - level, runs, FALSE_ALARM)) if runs else 0
 
 
-def _too_many_alarms(alarmed: Sequence[ProbeRun], rates: tuple[float, ...], count: int) -> Done:
-    """End a grid in which a statistical gate fires more often than it does on healthy runs."""
-    total = len(rates) * count
-    codes = ", ".join(sorted({code for run in alarmed for code in run.alarmed}))
-    where = ", ".join(f"{run.rate:g}/{run.replicate}" for run in alarmed)
-    text = f"{len(alarmed)} of {total} grid runs fail {codes} (rate/replicate {where}); chance explains {allowed_alarms(total)}"
-    return Done(rates, 0, Reason("no_evidence", text, "mend what the gate names, and search again under a new root seed"))
+def too_many_alarms(made: Sequence[ProbeRun], rates: Sequence[float], count: int) -> Reason | None:
+    """Why a statistical gate fires more often in a grid of rates x ``count`` runs than it does on healthy ones; None when it does not.
+
+    Counted over the grid and at each load by itself, since a fault that only shows near capacity leaves the other loads alone. Runs whose
+    alarms overload explains cannot alarm, and allow for nothing either.
+    """
+    parts = [("grid runs", made, len(rates) * count, FALSE_ALARM)]
+    parts += [(f"runs at {rate:g}", [run for run in made if run.rate == rate], count, FALSE_ALARM / len(rates)) for rate in rates]
+    for words, runs, total, level in parts:
+        alarmed = [run for run in runs if run.alarmed]
+        able = total - sum(bool(run.overloaded) for run in runs)
+        allowed = allowed_alarms(able, level)
+        if len(alarmed) > allowed:
+            codes = ", ".join(sorted({code for run in alarmed for code in run.alarmed}))
+            where = ", ".join(f"{run.rate:g}/{run.replicate}" for run in alarmed)
+            text = f"{len(alarmed)} of {able} {words} fail {codes} (rate/replicate {where}); chance explains {allowed}"
+            return Reason("no_evidence", text, "mend what the gate names, and search again under a new root seed")
+    return None
 
 
 def _foreign(run: ProbeRun, asked: float) -> None:

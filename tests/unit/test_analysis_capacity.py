@@ -79,6 +79,30 @@ def test_censored_when_the_lowest_load_already_fails() -> None:
     assert found.bracket.high == 0.5
 
 
+def test_a_bound_says_what_would_lift_it() -> None:
+    """The end of the declared range, or the end of what may be added to a grid that was located elsewhere."""
+
+    def elsewhere(capacity: float) -> World:
+        return lambda probe: falling(10.0 if probe.phase == "locate" else capacity)(probe)
+
+    remedies = {
+        "raise load.capacity.limit": answer(falling(50.0), make_search(limit=8.0)),
+        "lower load.capacity.start or relax the SLO": answer(falling(1e-3), make_search(halvings=1)),
+    }
+    found = list(remedies.items())
+    found += [("raise load.capacity.widen", answer(elsewhere(capacity), make_search(widen=1))) for capacity in (1.0, 60.0)]
+    for words, one in found:
+        assert (one.status, [reason.remedy for reason in one.reasons]) == ("censored", [words])
+
+
+def test_too_few_requests_to_show_a_strict_target_are_named() -> None:
+    """20 requests without a miss count as 20.5/21 = 0.976, so no capacity at 99% can be read off such runs."""
+    found = answer(lambda probe: make_run(probe, 1.0, valid=20 if probe.rate < 10 else 0, offered=20), make_search(attainment=0.99))
+    assert (found.status, codes(found)) == ("unresolved", ["not_all_cross", "too_few_requests"])
+    assert found.reasons[1].text.startswith("20 requests in a run, which counts as 0.976")
+    assert "too_few_requests" not in codes(answer(falling(50.0, spread=(0.0, 0.3, -0.3)), make_search(limit=60.0, widen=0)))
+
+
 def test_a_top_rate_that_passes_without_a_certificate_is_no_bound() -> None:
     shares = {0: 0.901, 1: 0.98, 2: 0.902}
     found = answer(lambda probe: make_run(probe, shares.get(probe.replicate, 0.95)), make_search(limit=2.0))

@@ -99,6 +99,17 @@ def test_locating_halves_a_start_that_fails() -> None:
     assert [run.rate for run in history.runs][:3] == [1, 0.5, 0.25]
 
 
+def test_a_light_load_without_a_miss_passes_a_strict_target() -> None:
+    """Eight requests of which none is missed count as 0.944 smoothed; the search must not go down from there for ever."""
+
+    def world(probe: Probe) -> ProbeRun:
+        offered = round(16 * probe.rate)
+        return make_run(probe, 1.0, valid=offered if probe.rate < 20 else 0, offered=offered)
+
+    history, _ = drive(make_search(start=0.5, attainment=0.99), world)
+    assert [run.rate for run in history.runs][:7] == [0.5, 1, 2, 4, 8, 16, 32]
+
+
 def test_the_grid_is_blocks_of_one_replicate_in_drawn_order() -> None:
     history, done = drive(make_search(), falling(10.0, spread=(0.0,)))
     grid = [run for run in history.runs if run.phase == "grid"]
