@@ -19,10 +19,11 @@ NEVER_FACTORS = frozenset(
     {
         *("evidence.class", "protocol.measurement"),
         *("result.metric", "result.unit", "result.denominator", "result.percentile_rule"),
+        *("result.slo", "result.fairness", "result.baseline"),
     }
 )
 """Coordinates no declaration may vary: classes of evidence are never mixed, another protocol is another instrument, and figures that mean
-something else have no difference."""
+something else have no difference. What a valid request is, and what is called fair, are part of that: a laxer limit is no better server."""
 
 
 @dataclass(frozen=True, slots=True)

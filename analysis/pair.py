@@ -80,7 +80,7 @@ def contender(records: Sequence[RunRecord], metric: str | None, name: str, *, br
     cell, context = cell_in_context(records, by)
     if by not in cell.figures or not directed(cell.figures[by]):
         known = ", ".join(sorted(m for m, f in cell.figures.items() if directed(f) and not f.diagnostic))
-        why = "is a description: neither more nor less of it is better" if by in cell.figures else f"{name} has no such figure"
+        why = "no manifest can declare it, and nothing says which way is better" if by in cell.figures else f"{name} has no such figure"
         raise UsageError.single("metric_unknown", f"metric={by}: {why}", f"choose by --metric: {known}")
     return Contender(side_of(cell, spec, metric, name), cell, context, spec, tuple(broken))
 

@@ -39,6 +39,13 @@ def test_dtype_window_and_percentile_rule_are_all_named() -> None:
     assert all(d.answer == "different" and d.remedy for d in found.differences)
 
 
+def test_a_laxer_limit_is_no_treatment() -> None:
+    own = result_coordinates(RANK, "goodput", Slo(ttft_ns=10), LoadPoint(kind="rate", value=1.0))
+    found = compare(side("a"), Side("b", make_coordinates() | own), factors=frozenset({"result.slo"}))
+    assert [(d.coordinate, d.answer) for d in found.differences] == [("result.slo", "different")]
+    assert "can't be a factor" in found.differences[0].remedy
+
+
 def test_declared_arm_field_is_compared_within_a_campaign_and_not_across() -> None:
     declared = frozenset({"runtime.args"})
     a, b = side("a", declared), side("b", declared, runtime_args=Known(value={"max-num-seqs": 64}))
