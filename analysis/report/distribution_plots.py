@@ -19,7 +19,7 @@ from analysis.report.words import Unit, clean, number, shorten
 
 _DASHES = ("solid", (0, (5, 2)), (0, (1.5, 1.5)))
 HISTOGRAMS = 12
-"""Cells drawn as columns: four rows of small panels; the lines above hold every cell."""
+"""Cells drawn as columns: four rows of small panels. Of more none is drawn; the lines above hold every cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,10 @@ def _caption(c: CampaignAnalysis, kind: _Kind) -> str:
         words.append("Requests that did not complete never have a value: the line stays below 1 by their share.")
     if any(limit.clock == kind.clock for cell in c.cells for limit in cell.limits):
         words.append("Dashed: the limit of the SLO.")
-    empty = [clean(cell.cell) for cell in c.cells for run in cell.runs if kind.series in run.series and not run.series[kind.series][0]]
-    if empty:
-        words.append(f"Withheld or not known, so not drawn: replicates of {', '.join(dict.fromkeys(empty))}.")
+    empty = [(sum(not run.series[kind.series][0] for run in cell.runs if kind.series in run.series), cell) for cell in c.cells]
+    if any(n for n, _ in empty):
+        told = ", ".join(f"{n} of {len(cell.runs)} replicates of {clean(cell.cell)}" for n, cell in empty if n)
+        words.append(f"Withheld or not known, so not drawn: {told}.")
     return " ".join(words)
 
 
@@ -158,24 +159,26 @@ def decades(xs: Sequence[float]) -> tuple[float, float]:
 def _histograms(c: CampaignAnalysis, unit: Unit) -> tuple[Plot, ...]:
     """TTFT of each cell in columns: counts of all its replicates, which share one grid."""
     drawn = [(i, cell, _added(cell)) for i, cell in enumerate(c.cells)]
-    drawn = [(i, cell, found) for i, cell, found in drawn if found[0]][:HISTOGRAMS]
-    if not drawn:
+    drawn = [(i, cell, found) for i, cell, found in drawn if found[0]]
+    if not drawn or len(drawn) > HISTOGRAMS:
         return ()
     columns = min(len(drawn), 3)
     rows = math.ceil(len(drawn) / columns)
+    edges = [edge for _, _, found in drawn for edge in found[0]]
+    wide = max(edges) / min(edges)  # over more than a decade and a bit, the labels of three to a decade touch in a narrow panel
 
     def _paint(canvas: Canvas) -> None:
         panels = list(canvas.subplots(rows, columns, squeeze=False, sharex=True).flat)
         for panel, (index, cell, found) in zip(panels, drawn, strict=False):
             _columns(panel, unit, cell, found, _colour(index))
+            panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if columns < 3 or wide < 20 else (1.0,)))
         for panel in panels[len(drawn) :]:
             panel.set_visible(False)
         for panel in panels[(rows - 1) * columns :]:
             panel.set_xlabel(f"TTFT, {unit.name}")
         panels[0].set_ylabel("requests")
 
-    more = f" The first {HISTOGRAMS} of {len(c.cells)} cells." if len(c.cells) > HISTOGRAMS else ""
-    caption = "Completed requests of each cell, all replicates added up; the largest value of each replicate is withheld." + more
+    caption = "Completed requests of each cell, all replicates added up; the largest value of each replicate is withheld."
     return (Plot("Time to first token in columns", draw(1.7 * rows + 0.3, _paint), caption),)
 
 
@@ -192,7 +195,6 @@ def _columns(panel: Axes, unit: Unit, cell: CellAnalysis, found: Line, colour: s
     edges = [edge * unit.factor for edge in found[0]]
     panel.bar(edges, found[1], width=[edge * (10 ** (1 / COLUMNS_PER_DECADE) - 1) for edge in edges], align="edge", color=colour)
     panel.set_xscale("log")
-    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: number(x)))
     panel.xaxis.set_minor_formatter(NullFormatter())
     panel.set_title(shorten(clean(cell.cell), 40), loc="left")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from analysis.effect_model import Front, FrontPoint
 from analysis.effects import HIGHER_IS_BETTER
-from analysis.model import CampaignAnalysis, Figure
+from analysis.model import CampaignAnalysis, Figure, Verdict
 from analysis.report.svg import FAINT, PALETTE, Plot, draw
 from analysis.report.table import Table
 from analysis.report.words import Unit, clean, percent, shorten
 
 MARKS = {"front": ("o", PALETTE[0]), "shown": ("o", FAINT), "dominated": ("x", FAINT)}
+NAMED = 6
+"""Points that can bear their cells' names; more names lie over each other."""
 _WORDS = {"front": "on the front", "shown": "shown, nothing claimed", "excluded": "left out"}
 
 
@@ -24,9 +27,20 @@ def front_tables(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
     if front is None:
         return ()
     units = _units(front, unit)
-    header = ("Cell", "Load", *(f"{clean(m)}, {clean(u.name)}" for m, u in zip((front.x, front.y), units, strict=True)), "Standing", "Why")
-    rows = tuple(_row(p, units) for p in front.points)
-    return (Table(f"Pareto front: {clean(front.x)} against {clean(front.y)}", header, rows, frozenset({2, 3}), _note(front)),)
+    header = (
+        "No.",
+        "Cell",
+        "Load",
+        *(f"{clean(m)}, {clean(u.name)}" for m, u in zip((front.x, front.y), units, strict=True)),
+        "Standing",
+        "Why",
+    )
+    told = {
+        x.code for cell in c.cells for x in (*cell.checks, *(x for run in cell.runs for x in run.checks)) if x.verdict is not Verdict.PASS
+    }
+    rows = tuple((str(i), *_row(p, units, told)) for i, p in enumerate(front.points, 1))
+    title, folded = f"Pareto front: {clean(front.x)} against {clean(front.y)}", front.declaration != "declared"
+    return (Table(title, header, rows, frozenset({0, 3, 4}), _note(front), folded=folded),)
 
 
 def _note(front: Front) -> str:
@@ -46,9 +60,14 @@ def _unit(figures: list[Figure | None], unit: Unit) -> Unit:
     return unit if name == "s" else Unit(name)
 
 
-def _row(p: FrontPoint, units: tuple[Unit, Unit]) -> tuple[str, ...]:
+def _row(p: FrontPoint, units: tuple[Unit, Unit], told: set[str]) -> tuple[str, ...]:
+    """``told``: gates whose reasons stand under "Gates that did not pass", and are named here only."""
     values = [_value(f, u) for f, u in zip((p.x, p.y), units, strict=True)]
-    why = ", ".join(p.dominated_by) if p.dominated_by else "; ".join(dict.fromkeys(f"{r.code}: {r.text}" for r in p.reasons))
+    why = ", ".join(p.dominated_by)
+    if not p.dominated_by:
+        why = "; ".join(
+            dict.fromkeys(r.code if r.code in told or r.code == "figure_withheld" else f"{r.code}: {r.text}" for r in p.reasons)
+        )
     return (
         clean(p.cell),
         clean(p.load),
@@ -77,14 +96,17 @@ def front_plots(c: CampaignAnalysis, unit: Unit) -> tuple[Plot, ...]:
         panel = canvas.subplots()
         for p in taking:
             _mark(panel, p, units)
+        for text, at in _names(front, taking, units):
+            panel.annotate(text, at, (5, 5), textcoords="offset points", fontsize=8)
         for set_label, metric, own in ((panel.set_xlabel, front.x, units[0]), (panel.set_ylabel, front.y, units[1])):
             set_label(f"{clean(metric)}, {clean(own.name)} ({'more' if metric in HIGHER_IS_BETTER else 'less'} is better)")
         panel.margins(0.12)
 
+    numbers = " Numbers are those of the table." if len(taking) > NAMED else ""
     words = "No front is claimed: no second figure was declared before the run."
     if front.declaration == "declared":
         words = "Circles: on the front. Crosses: dominated, resolved by intervals."
-    return (Plot("Pareto front", draw(4.0, _paint), f"Bars are each cell's own intervals over replicates. {words}"),)
+    return (Plot("Pareto front", draw(4.0, _paint), f"Bars are each cell's own intervals over replicates. {words}{numbers}"),)
 
 
 def _finite(p: FrontPoint) -> bool:
@@ -97,7 +119,36 @@ def _mark(panel: Axes, p: FrontPoint, units: tuple[Unit, Unit]) -> None:
     panel.plot(x_ends, [y, y], color=colour, linewidth=1)
     panel.plot([x, x], y_ends, color=colour, linewidth=1)
     panel.plot([x], [y], mark, color=colour, markersize=6)
-    panel.annotate(shorten(clean(p.cell), 30), (x, y), (5, 5), textcoords="offset points", fontsize=8)
+
+
+def _names(front: Front, taking: Sequence[FrontPoint], units: tuple[Unit, Unit]) -> list[tuple[str, tuple[float, float]]]:
+    """Names of few points; of many, their numbers in the table, and one text for those that no eye would tell apart."""
+    scaled = [[_scaled(f, u) for f, u in zip((p.x, p.y), units, strict=True) if f is not None] for p in taking]
+    places = [(x[0], y[0]) for x, y in scaled]
+    if len(taking) <= NAMED:
+        return [(shorten(clean(p.cell), 30), at) for p, at in zip(taking, places, strict=True)]
+    ends = [[e for point in scaled for e in point[axis][1]] for axis in (0, 1)]
+    near = [((max(e) - min(e)) or 1.0) / 20 for e in ends]
+    found: list[tuple[list[int], tuple[float, float]]] = []
+    for p, (x, y) in zip(taking, places, strict=True):
+        number = front.points.index(p) + 1
+        group = next((g for g, at in found if abs(at[0] - x) < near[0] and abs(at[1] - y) < near[1]), None)
+        if group is None:
+            found.append(([number], (x, y)))
+        else:
+            group.append(number)
+    return [(_ranges(numbers), at) for numbers, at in found]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """3, 4, 5, 9 as 3-5, 9."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][-1] + 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
 def _scaled(figure: Figure, unit: Unit) -> tuple[float, list[float]]:

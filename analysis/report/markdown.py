@@ -30,8 +30,7 @@ def _lines(view: View) -> Iterator[str]:
     yield ""
     yield f"Campaign **{escape(view.campaign)}**. {escape(view.question)}"
     yield ""
-    yield escape(view.evidence)
-    yield ""
+    yield from (escape(view.verdict.answer), "", escape(view.evidence), "")
     yield from _verdict(view.verdict)
     yield from _section("Capacity", view.capacity)
     yield from _table(view.outcomes)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 
 from analysis.model import CampaignAnalysis, CellAnalysis, Figure, Ranking
 from analysis.report.table import Table
-from analysis.report.words import Unit, basis, clean
+from analysis.report.words import Unit, basis, clean, latency_unit
 
 Found = tuple[CellAnalysis, Figure]
 
@@ -22,6 +23,7 @@ GLANCE = (
 GLANCE_CELLS = 3
 """Cells side by side in one table: three values with their intervals fit 120 columns."""
 
+_NEXT_RUN = re.compile(r"; replicate \d+ withheld: ")
 _FAMILIES = ("req/s", "tok/s", "ratio", "s")
 _FAMILY_TITLES = {"req/s": "Request rates", "tok/s": "Token rates", "ratio": "Shares", "s": "Times"}
 
@@ -52,12 +54,12 @@ def _glance(title: str, cells: Sequence[CellAnalysis], metrics: Sequence[str], u
     rows = tuple(_glance_row(m, [cell.figures.get(m) for cell in cells], unit, marks) for m in metrics)
     header = ("Metric", "Unit", *(text for cell in cells for text in (clean(cell.cell), "n")))
     numeric = frozenset(range(2, len(header)))
-    return Table(title, header, rows, numeric, " ".join(filter(None, [_legend(marks), _absences(wanted)])))
+    return Table(title, header, rows, numeric, " ".join(filter(None, [_legend(marks), *_outside(wanted), _absences(wanted)])))
 
 
 def _glance_row(metric: str, figures: Sequence[Figure | None], unit: Unit, marks: Mapping[str, str]) -> tuple[str, ...]:
     known = [f for f in figures if f]
-    own = _own(known[0].unit, unit) if known else unit
+    own = _own(known, unit) if known else unit
     places = own.decimals(known)
     cells = [(_brief(f, own, places, marks), str(f.n)) if f else ("", "") for f in figures]
     return (clean(metric), clean(own.name), *(text for pair in cells for text in pair))
@@ -70,13 +72,29 @@ def _brief(figure: Figure, unit: Unit, places: int, marks: Mapping[str, str]) ->
     return " ".join(filter(None, [value, interval, mark]))
 
 
+def _outside(wanted: Sequence[Found]) -> Iterable[str]:
+    """A pooled value beyond its own interval looks like a mistake unless it is explained."""
+    pooled = [(f, f.interval) for _, f in wanted if f.interval and "pooled" in f.interval.method]
+    found = [f for f, interval in pooled if f.value is not None and not interval.low <= f.value <= interval.high]
+    if found:
+        names = ", ".join(dict.fromkeys(clean(f.metric) for f in found))
+        yield f"Outside its interval ({names}): the interval is about a run's value, the pooled value lies where the slowest runs are."
+
+
 def _absences(wanted: Sequence[Found]) -> str:
     """Why figures have no value, each reason once with the metrics it takes."""
     why: dict[tuple[str, str], list[str]] = {}
     for _, f in wanted:
         if f.status != "ok":
-            why.setdefault((f.status, clean(f.reason)), []).append(clean(f.metric))
+            why.setdefault((f.status, _first_run(clean(f.reason))), []).append(clean(f.metric))
     return " ".join(f"{', '.join(dict.fromkeys(names))} {status}: {reason}." for (status, reason), names in why.items())
+
+
+def _first_run(reason: str) -> str:
+    """A reason that goes through the replicates, up to the first of them: all of it stands under "Every figure"."""
+    parts = _NEXT_RUN.split(reason)
+    more = len(parts) - 1
+    return parts[0] + (f"; {more} more replicate{'s' * (more > 1)} withheld, see every figure" if more else "")
 
 
 def _footnotes(figures: Iterable[Figure]) -> dict[str, str]:
@@ -95,8 +113,11 @@ def _marks() -> Iterable[str]:
     return (letter if n == 1 else f"{letter}{n}" for n in itertools.count(1) for letter in string.ascii_lowercase)
 
 
-def _own(family: str, unit: Unit) -> Unit:
-    return unit if family == "s" else Unit(family)
+def _own(found: Sequence[Figure], unit: Unit) -> Unit:
+    """TTFT and E2E are read against each other and share the report's unit; gaps and slips beside seconds would be rows of zeros."""
+    if found[0].unit != "s":
+        return Unit(found[0].unit)
+    return unit if any(f.metric.startswith(("ttft", "e2e")) for f in found) else latency_unit(found)
 
 
 def numbers(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
@@ -116,7 +137,7 @@ def numbers(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
 def _population(found: Sequence[Found], unit: Unit) -> Table:
     """Figures of one unit over one population; what all its rows share stands in the note."""
     first = found[0][1]
-    own, marks = _own(first.unit, unit), _footnotes(f for _, f in found)
+    own, marks = _own([f for _, f in found], unit), _footnotes(f for _, f in found)
     metrics = list(dict.fromkeys(f.metric for _, f in found))
     rows = [row for metric in metrics for row in _metric_rows([(cell, f) for cell, f in found if f.metric == metric], own, marks)]
     kind = " (diagnostic: never ranked)" if first.diagnostic else ""

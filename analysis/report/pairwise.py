@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from analysis.model import Effect, Ranking
 from analysis.report.table import Table
@@ -10,6 +11,29 @@ from analysis.report.versus import exact, noise_floor
 from analysis.report.words import clean, decimals_for, number, percent
 
 _HEADER = ("Pair", "Estimate", "Interval", "Scale", "Margin", "Pairs", "p", "p, Holm", "Verdict")
+
+
+MANY = 28
+"""Pairs beyond which a list is no answer: eight arms."""
+_SIGNS = {"better": "+", "worse": "-", "equivalent": "=", "unresolved": "?"}
+_TURNED = {"+": "-", "-": "+"}
+
+
+def effects_tables(ranking: Ranking) -> tuple[Table, ...]:
+    """The effects as a list; of many pairs first as a square, with the list folded below."""
+    table = effects_table(ranking)
+    return (table,) if len(table.rows) <= MANY else (_square(ranking), replace(table, folded=True))
+
+
+def _square(ranking: Ranking) -> Table:
+    """Row against column, in the order of the standings."""
+    arms = [s.arm for s in ranking.standings]
+    signs = {(e.b, e.a): _SIGNS.get(e.verdict, e.verdict) for e in ranking.effects}
+    signs |= {(a, b): _TURNED.get(sign, sign) for (b, a), sign in signs.items()}
+    rows = tuple((str(i), clean(a), *(signs.get((a, b), "") for b in arms)) for i, a in enumerate(arms, 1))
+    note = "The row against the column, numbered alike: + better, - worse, = equivalent, ? unresolved."
+    header = ("No.", "Arm", *(str(i) for i in range(1, len(arms) + 1)))
+    return Table("Pairs at a glance", header, rows, frozenset({0}), note)
 
 
 def effects_table(ranking: Ranking) -> Table:

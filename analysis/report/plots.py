@@ -14,6 +14,7 @@ from analysis.report.capacity_plots import capacity_plots, scale_plots
 from analysis.report.distribution_plots import distribution_plots
 from analysis.report.estimand import captioned
 from analysis.report.front import front_plots
+from analysis.report.pairwise import MANY
 from analysis.report.sent import OUTCOME_ORDER
 from analysis.report.service_plot import service_plots
 from analysis.report.svg import FAINT, PALETTE, Plot, draw
@@ -24,10 +25,13 @@ OUTCOME_COLOURS = ("#009e73", "#e69f00", "#cc79a7", "#d55e00", "#999999", "#56b4
 
 def plots(c: CampaignAnalysis, unit: Unit) -> tuple[Plot, ...]:
     """Every figure whose data exists, in the order of the report; ``unit`` is the report's unit of latencies."""
-    found = [_effects(c.verdict)] if isinstance(c.verdict, Ranking) and c.verdict.effects else []
+    found = [_effects(c.verdict)] if isinstance(c.verdict, Ranking) and 0 < len(c.verdict.effects) <= MANY else []
     found += capacity_plots(c)
-    found += front_plots(c, unit)
-    found.append(_outcomes(c.cells))
+    front = front_plots(c, unit)
+    claimed = c.front is not None and c.front.declaration == "declared"
+    found += (
+        [*front, _outcomes(c.cells)] if claimed else [_outcomes(c.cells), *front]
+    )  # what was chosen afterwards stands after the numbers
     if not c.capacities:  # a panel for every load point of every arm would bury the answer; the records hold them
         found += [*bin_plots(c), *distribution_plots(c, unit)]
     return captioned(c, [*found, *scale_plots(c), *service_plots(c)])
@@ -62,7 +66,7 @@ def _outcome_bar(panel: Axes, row: int, cell: CellAnalysis) -> None:
             continue
         share = count / cell.outcomes.offered
         panel.barh(row, share, left=left, height=0.6, color=OUTCOME_COLOURS[index])
-        if share >= 0.08:  # narrower pieces cannot hold their number; the table has it
+        if share >= 0.11:  # narrower pieces cannot hold their number; the table has it
             panel.text(left + share / 2, row, f"{count} ({percent(share)})", ha="center", va="center", color="#000000", fontsize=8)
         left += share
 

@@ -20,6 +20,13 @@ _PLACES = 3
 """Runs named beside a gate's reason; when it is more, their number is what a reader of a terminal needs."""
 
 
+_TEXTS = 3
+"""Reasons of one gate told one by one: the fourth says nothing new, and the pages have them all."""
+
+_ROWS = 30
+"""Rows of one table: what a terminal shows at once."""
+
+
 def render_terminal(c: CampaignAnalysis, console: Console, *, verdict_only: bool = False) -> None:
     """Print verdict, outcomes, the numbers at a glance, clients and classes, fairness, reuse if there was any to be had, and what stands
     against a claim; with ``verdict_only`` just the verdict.
@@ -27,6 +34,7 @@ def render_terminal(c: CampaignAnalysis, console: Console, *, verdict_only: bool
     view = build_view(c)
     console.print(Text(view.verdict.headline, style="bold green" if view.verdict.ranked else "bold red"))
     console.print(Text(f"{view.campaign}: {view.question}"))
+    console.print(Text(view.verdict.answer))
     console.print(Text(view.evidence, style="dim"))
     _verdict(view.verdict, console)
     if verdict_only:
@@ -35,7 +43,8 @@ def render_terminal(c: CampaignAnalysis, console: Console, *, verdict_only: bool
         if not table.folded:
             _print(table, console)
     for table in (view.outcomes, *(() if view.capacity else view.glance), *group_glance(c, view.unit), *fairness_glance(c, view.unit)):
-        _print(table, console)
+        if not table.folded:
+            _print(table, console)
     for table in view.sent:
         if table.title == REUSE and reuse_matters(c):
             _print(table, console)
@@ -49,7 +58,8 @@ def render_terminal(c: CampaignAnalysis, console: Console, *, verdict_only: bool
 
 def _verdict(verdict: VerdictView, console: Console) -> None:
     for table in verdict.tables:
-        _print(table, console)
+        if not table.folded:
+            _print(table, console)
     for reason in verdict.reasons:
         console.print(Text.assemble("  ", (reason.code, "bold")))
         for text in reason.texts:
@@ -79,8 +89,10 @@ def _gates(table: Table, told: set[str], console: Console) -> None:
 
 
 def _explain(found: list[tuple[str, str]], remedy: str, console: Console) -> None:
-    for reason, where in found:
+    for reason, where in found[:_TEXTS]:
         console.print(Text(f"      {reason}" + (f" ({_places(where.split(', '))})" if len(found) > 1 else "")))
+    if len(found) > _TEXTS:
+        console.print(Text(f"      and {len(found) - _TEXTS} more like these"))
     if remedy:
         console.print(Text(f"      -> {remedy}"))
 
@@ -93,11 +105,13 @@ def _print(table: Table, console: Console) -> None:
     grid = Grid(title=Text(table.title, style="bold"), title_justify="left", pad_edge=False, box=None, padding=(0, 2, 0, 0))
     for i, name in enumerate(table.header):
         grid.add_column(Text(name, style="dim"), justify="right" if i in table.numeric else "left", overflow="fold")
-    for row in table.rows:
+    for row in table.rows[:_ROWS]:
         grid.add_row(*(Text(_brief(cell), style=_STYLES.get(cell.split(",")[0], "")) for cell in row))
     console.print()
     # A line that is left to wrap by itself tears a table apart: the grid is laid out for the width there is.
     console.print(grid, soft_wrap=False)
+    if len(table.rows) > _ROWS:
+        console.print(Text(f"{len(table.rows) - _ROWS} more rows in the report's files.", style="dim"))
     if table.note:
         console.print(Text(table.note, style="dim"))
 

@@ -23,15 +23,16 @@ from analysis.model import (
     Standing,
     Verdict,
 )
+from analysis.report.answer import ranking_words, refusal_words, unranked_tables
 from analysis.report.capacity import capacity_tables
 from analysis.report.dialects import dialect_tables
-from analysis.report.estimand import stated
+from analysis.report.estimand import estimand_words, stated
 from analysis.report.fairness import fairness_tables
 from analysis.report.front import front_tables
 from analysis.report.memory import memory_tables
 from analysis.report.next_study import advice_tables
 from analysis.report.numbers import glance, numbers
-from analysis.report.pairwise import effects_table
+from analysis.report.pairwise import effects_tables
 from analysis.report.sent import NEVER, OUTCOME_ORDER, group_tables, run_name, sent_tables
 from analysis.report.table import Table
 from analysis.report.words import Unit, basis, clean, coordinate, latency_unit, measured, percent, shorten, source
@@ -55,6 +56,7 @@ class VerdictView:
 
     ranked: bool
     headline: str
+    answer: str
     tables: tuple[Table, ...]
     reasons: tuple[ReasonGroup, ...] = ()
     waivers: tuple[tuple[str, str], ...] = ()
@@ -123,10 +125,9 @@ def _all_figures(c: CampaignAnalysis) -> Iterable[Figure]:
 
 def _evidence(c: CampaignAnalysis) -> str:
     classes = ", ".join(sorted({clean(x.evidence_class) for x in c.cells})) or "none"
-    estimands = ", ".join(sorted({clean(x.estimand) for x in c.cells})) or "none"
     loops = ", ".join(sorted({clean(x.loop) for x in c.cells})) or "none"
     words = "".join(f" {clean(w[0].upper() + w[1:])}." for w in sorted({loop_words(x.loop) for x in c.cells} - {""}))
-    return f"Evidence class: {classes}. Estimand: {estimands}. Loop: {loops}.{words}"
+    return f"Evidence class: {classes}. {estimand_words(c) or 'Estimand: none.'} Loop: {loops}.{words}"
 
 
 def _unit_of(figure: Figure, unit: Unit) -> Unit:
@@ -138,9 +139,9 @@ def _verdict(c: CampaignAnalysis, unit: Unit) -> VerdictView:
     incomplete = tuple(clean(i) for i in c.incomplete)
     if isinstance(c.verdict, Refusal):
         headline = f"No ranking: {clean(c.verdict.title).removeprefix('No ranking').lstrip(': ')}".rstrip(": ")
-        return VerdictView(False, headline, (), _group(c.verdict.reasons), waivers, incomplete)
-    tables = (_standings(c.verdict, unit), effects_table(c.verdict), *_unranked(c.verdict), *advice_tables(c))
-    return VerdictView(True, f"Ranking by {clean(c.verdict.title)}", tables, (), waivers, incomplete)
+        return VerdictView(False, headline, refusal_words(c.verdict), (), _group(c.verdict.reasons), waivers, incomplete)
+    tables = (_standings(c.verdict, unit), *effects_tables(c.verdict), *unranked_tables(c.verdict), *advice_tables(c))
+    return VerdictView(True, f"Ranking by {clean(c.verdict.title)}", ranking_words(c.verdict), tables, (), waivers, incomplete)
 
 
 def _group(reasons: Sequence[Reason]) -> tuple[ReasonGroup, ...]:
@@ -176,11 +177,6 @@ def _standing(s: Standing, own: Unit, places: int, *, tied: bool) -> tuple[str, 
     place = f"{s.rank} (tie)" if tied else str(s.rank)
     value, interval = own.value(s.figure, places), own.interval(s.figure.interval, places)
     return (place, clean(s.arm), clean(s.cell), value, interval, basis(s.figure.interval))
-
-
-def _unranked(ranking: Ranking) -> tuple[Table, ...]:
-    rows = [(clean(arm), clean(r.code), clean(r.text), clean(r.remedy)) for arm, reasons in ranking.unranked for r in reasons]
-    return (Table("Unranked arms", ("Arm", "Code", "Reason", "Remedy"), tuple(rows)),) if rows else ()
 
 
 def _outcomes(c: CampaignAnalysis) -> Table:

@@ -77,7 +77,7 @@ def test_overload_draws_no_latency_and_says_whose_is_withheld() -> None:
     assert list(plots(campaign(growing))) == ["Client slip", "Requests in flight"]
     healthy = [make_record(spec=make_spec(cell="b@x1"))]
     mixed = analyze([make_record(growing), *healthy], incomplete=())
-    assert "Withheld or not known, so not drawn: replicates of a@x1." in plots(mixed)["Time to first token"].caption
+    assert "Withheld or not known, so not drawn: 1 of 1 replicates of a@x1." in plots(mixed)["Time to first token"].caption
 
 
 def test_columns_hold_every_replicate_of_the_cell() -> None:

@@ -201,7 +201,8 @@ def test_one_table_has_one_unit() -> None:
     first = dataclasses.replace(slow.cells[0], figures=dict(slow.cells[0].figures) | {"ttft_p99": figure})
     text = render_markdown(dataclasses.replace(slow, cells=(first, slow.cells[1])))
     assert "### Times, s" in text
-    assert "Times, ms" not in text
+    assert "### Times, ms, over completed requests" not in text
+    assert "### Times, ms, over gaps" in text, "gaps of milliseconds beside seconds would be rows of zeros"
     assert "| ttft\\_p99 | budget-8192\\@x1 | 0.41 |" in text
 
 
