@@ -119,7 +119,8 @@ def pair_up(a: Replicates, b: Replicates, *, same_campaign: bool) -> Pairing:
     """Pair replicates that played the same schedule, told by its digest.
 
     Where every replicate of a side played one schedule (E1), the digest names no pair: within a campaign the block does (replicates of one
-    index ran side by side), across campaigns nothing does. Fewer than two pairs are none.
+    index ran side by side), across campaigns nothing does. Fewer than two pairs are none, and so are pairs that would leave replicates of
+    both sides out: that would choose the data.
     """
     one, two = _by_digest(a), _by_digest(b)
     if one is None or two is None:
@@ -131,7 +132,8 @@ def pair_up(a: Replicates, b: Replicates, *, same_campaign: bool) -> Pairing:
         reason = f"{' and '.join(repeated)} played one schedule again and again, so a schedule names no pair"
     else:
         pairs = sorted((one[digest], two[digest]) for digest in one.keys() & two.keys())
-        reason = f"{len(pairs)} schedules are common to both sides, and pairs need two"
+        reason = f"{len(pairs)} schedules are common to both sides, and pairs need two and all replicates of one side"
+        pairs = pairs if len(pairs) == min(len(one), len(two)) else []
     return Pairing(tuple(pairs)) if len(pairs) >= 2 else Pairing((), reason)
 
 

@@ -88,7 +88,9 @@ def eligibility(record: RunRecord, clocks: Clocks, who: Parties, declared: Fairn
     start, stop = in_window(record)
     named = who.row != MISSING
     leaves = left_queue(record, clocks) if declared.eligible == "waiting" else departures(record, clocks)
-    arrival, end = (np.clip(x[named], start, stop) for x in (clocks.arrival_ns, leaves))
+    # Who comes at the window's first instant is there throughout it: (start, stop] holds that instant and not start.
+    came = np.where(clocks.arrival_ns == start + 1, start, clocks.arrival_ns)
+    arrival, end = (np.clip(x[named], start, stop) for x in (came, leaves))
     return Eligibility(start, stop, backlog(who.row[named], arrival, end, len(who.names)))
 
 

@@ -58,6 +58,14 @@ def test_without_two_common_schedules_the_interval_is_welchs_and_says_why(one: s
     assert (math.log(effect.low), math.log(effect.high)) == pytest.approx((ends.low, ends.high))
 
 
+def test_replicates_of_both_sides_are_not_left_out_for_pairs() -> None:
+    """Two common schedules of four would choose half of what was measured."""
+    found = between(side("a", [1, 1.1, 5, 5], "wxyz"), side("b", [2, 2.1, 1, 1], "wxuv"))
+    assert (found.pairs, found.units) == (0, 8)
+    assert "2 schedules are common" in found.reason
+    assert between(side("a", [1, 1.1], "wx"), side("b", [2, 2.1, 1, 1], "wxuv")).pairs == 2
+
+
 def test_a_paired_p_is_that_of_the_paired_t_test() -> None:
     a, b = [1.0, 1.2, 0.9, 1.1], [1.1, 1.3, 0.9, 1.25]
     effect = between(side("a", a, "wxyz"), side("b", b, "wxyz"))

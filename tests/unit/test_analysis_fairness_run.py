@@ -462,3 +462,15 @@ def test_bounds_that_every_record_keeps(mixture: list[dict[str, Any]], publicati
     if figures["service_gap"].value is not None:
         assert figures["service_gap"].value <= found.service.max() + 1e-9
     assert found.inversions.static is None  # no priorities in these
+
+
+@pytest.mark.parametrize(("earlier", "starved"), [(1, True), (0, True), (-1, False)])
+def test_who_waits_from_the_first_instant_of_the_window_waits_throughout_it(earlier: int, starved: bool) -> None:
+    """Evenly spaced loads do send at that very instant; a nanosecond later it is no longer the whole window."""
+    never = make_request(
+        0, 2 * S - earlier, tokens=0, end_kind="drain_end", end_ns=18 * S, event_ns=[], event_tokens=[], event_bytes=[], event_kind=[]
+    )
+    others = [make_request(i, 2 * S + i * S // 2, tokens=1, ttft_ns=S // 4) for i in range(1, 20)]
+    made = make_spec(window=Window(warm_up_ns=2 * S, measured_ns=14 * S, drain_ns=2 * S), slo=Slo())
+    found = fair(make_record([never, *others], spec=made, plan={i: {"client": "a" if i else "b"} for i in range(20)}))
+    assert dict(zip(found.who.names, found.starved.tolist(), strict=True)) == {"a": False, "b": starved}
