@@ -8,6 +8,7 @@ hard ceiling denies it, somebody has to give way. No function here has an argume
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -96,7 +97,7 @@ def _wrong(rule: str, name: str, value: int) -> Iterator[Problem]:
         yield Problem("admission_parameter", what, "leave it out, or declare point, quantile or watermark")
         return
     number = name.removeprefix("class.")
-    is_class = name.startswith("class.") and number.lstrip("-").isdigit()
+    is_class = name.startswith("class.") and re.fullmatch(r"-?[0-9]{1,10}", number) is not None
     low, high = _WHOLE.get(name, (1, 2**31))
     if not is_class and name not in _WHOLE:
         yield Problem("admission_parameter", f"{name}: admission has no such parameter", f"use one of: {', '.join(_WHOLE)}, class.K")

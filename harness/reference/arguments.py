@@ -23,6 +23,7 @@ from harness.reference.resume import Mode
 from harness.reference.suspension import FALLBACKS
 
 METRICS_NAMES = ("trigpoint", "vllm", "sglang")
+_MOST = 2**31 - 1
 _UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s)")
 
@@ -41,8 +42,8 @@ def duration_ns(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """Parse a whole number >= 1."""
-    value = int(text)
+    """Parse a whole number >= 1, of no more tokens or requests than any server has (the scheduler's sums are of 64 bits)."""
+    value = count_or_zero(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: must be at least 1")
     return value
@@ -50,6 +51,22 @@ def count(text: str) -> int:
 
 def count_or_zero(text: str) -> int:
     """Parse a whole number >= 0."""
+    value = int(text)
+    if not 0 <= value <= _MOST:
+        raise argparse.ArgumentTypeError(f"{text!r}: must not be negative, nor beyond {_MOST}")
+    return value
+
+
+def port(text: str) -> int:
+    """Parse a port number; 0 lets the kernel choose."""
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}: must lie from 0 to 65535")
+    return value
+
+
+def seed(text: str) -> int:
+    """Parse a seed: any whole number >= 0."""
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text!r}: must not be negative")
@@ -96,7 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on")
-    add("--port", type=count_or_zero, default=8100, help="port to listen on; 0 lets the kernel choose, the log says which")
+    add("--port", type=port, default=8100, help="port to listen on; 0 lets the kernel choose, the log says which")
     add("--model", default="tiny", help="name the model is served under")
     add("--dtype", default="float32", help="element type to report; nothing is computed with it")
     add("--policy", default="vllm-shaped-fcfs", help="scheduling policy")
@@ -122,7 +139,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max-clients", type=count, default=1024, help="distinct users that are told apart; requests of further ones are declined")
     add("--metrics-names", type=metrics_names, default="trigpoint", help="families of /metrics: trigpoint, and vllm or sglang beside it")
     add("--natural-mean", type=mean, default=64.0, help="mean natural output length, tokens")
-    add("--seed", type=count_or_zero, default=0, help="mixed into the seed of requests that bring none")
+    add("--seed", type=seed, default=0, help="mixed into the seed of requests that bring none")
     return parser
 
 

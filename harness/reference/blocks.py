@@ -23,18 +23,22 @@ class BlockAllocator:
     block: int
     capacity: int
     contiguous: bool = False
-    _free: list[int] = field(default_factory=list)
+    _free: list[int] = field(default_factory=list)  # given back: a heap, all below _fresh
+    _fresh: int = 0  # the first that was never given: a large cache costs nothing before it is used
     _held: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.block < 1 or self.capacity < 1:
             raise ValueError(f"block={self.block}, capacity={self.capacity}: at least one block of at least one row")
-        self._free = list(range(self.capacity))
 
     @property
     def held_rows(self) -> int:
         """Rows of all blocks that are held, idle ones in last blocks included: what the scheduler may not use."""
-        return (self.capacity - len(self._free)) * self.block
+        return (self.capacity - self._idle) * self.block
+
+    @property
+    def _idle(self) -> int:
+        return len(self._free) + self.capacity - self._fresh
 
     def blocks_of(self, number: int) -> tuple[int, ...]:
         """Ids that a request holds, in the order of its rows; no scheduler asks."""
@@ -73,14 +77,17 @@ class BlockAllocator:
         return Receipt(OWNERS["release"], "release", binding, Status.READY, reclaimed_rows=self.free(binding.request))
 
     def _find(self, mine: list[int], more: int) -> list[int] | None:
-        if more > len(self._free):
+        if more > self._idle:
             return None
         if not self.contiguous:
-            return [heapq.heappop(self._free) for _ in range(more)]
-        free = set(self._free)
+            given = [heapq.heappop(self._free) for _ in range(min(more, len(self._free)))]
+            given += range(self._fresh, self._fresh + more - len(given))
+            self._fresh = max(self._fresh, given[-1] + 1)
+            return given
+        free = {*self._free, *range(self._fresh, self.capacity)}
         for start in [mine[-1] + 1] if mine else sorted(free):
             run = list(range(start, start + more))
             if free.issuperset(run):
-                self._free = sorted(free.difference(run))
+                self._free, self._fresh = sorted(free.difference(run)), self.capacity
                 return run
         return None

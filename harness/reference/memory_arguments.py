@@ -73,6 +73,7 @@ def _contradictions(args: argparse.Namespace) -> Iterator[Problem]:
     if args.preemption == "preserve" and not args.swap_tokens:
         what = "preemption=preserve: --swap-tokens is 0, so there is no tier to preserve in"
         yield Problem("tier_missing", what, "set --swap-tokens, or preemption recompute")
-    if args.preemption == "recompute" and (args.swap_tokens or args.swap_write_token or args.swap_read_token):
-        what = f"swap-tokens={args.swap_tokens}: preemption recompute keeps nothing, so the tier would be without effect"
+    swaps = args.swap_tokens or args.swap_write_token or args.swap_read_token or args.swap_full != Mode.RECOMPUTE.value
+    if args.preemption == "recompute" and swaps:
+        what = f"swap-tokens={args.swap_tokens} swap-full={args.swap_full}: recompute keeps nothing, so they would be without effect"
         yield Problem("tier_unused", what, "leave the swap flags out, or set --preemption preserve")

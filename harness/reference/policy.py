@@ -82,6 +82,11 @@ class Completed(NamedTuple):
     now_ns: int
 
 
+MOST: Final[Mapping[str, int]] = {"ns": 3_600_000_000_000, "levels": 32}
+"""Greatest value of a parameter by its unit: an hour, and doublings that stay within 64 bits. Of every other unit ``MOST_OTHER``."""
+MOST_OTHER: Final = 1_000_000
+"""Times the rows of any cache this engine takes, a product of it still is far within 64 bits, where a wrapped score would plan nonsense."""
+
 ANY_RULE: Final = frozenset({"kv-block", "preemption", "admission"})
 BLOCKS: Final = frozenset({"kv-block"})
 
@@ -89,7 +94,7 @@ BLOCKS: Final = frozenset({"kv-block"})
 class Policy:
     """Base of every policy: identity from the card, parameters by name, no memory.
 
-    Raises UsageError ``policy_parameter`` for a parameter the card does not have or a value below its least.
+    Raises UsageError ``policy_parameter`` for a parameter the card does not have or a value out of its range.
     """
 
     card: ClassVar[Card]
@@ -152,8 +157,9 @@ def _check(card: Card, given: Mapping[str, Any]) -> None:
         if known is None:
             has = ", ".join(sorted(card.parameters)) or "none"
             problems.append(Problem("policy_parameter", f"{name}: policy {card.policy_id} has no such parameter", f"its parameters: {has}"))
-        elif not isinstance(value, int) or value < known.least:
-            what = f"{name}={value!r}: must be a whole number of at least {known.least} ({known.unit}: {known.meaning})"
+        elif not isinstance(value, int) or not known.least <= value <= MOST.get(known.unit, MOST_OTHER):
+            most = MOST.get(known.unit, MOST_OTHER)
+            what = f"{name}={value!r}: must be a whole number from {known.least} to {most} ({known.unit}: {known.meaning})"
             problems.append(Problem("policy_parameter", what, f"leave it out for {known.default}"))
     if problems:
         raise UsageError(*problems)

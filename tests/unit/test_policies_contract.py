@@ -112,6 +112,8 @@ def test_parameters_are_checked_by_name_and_value(policy_id: str) -> None:
     for name, known in POLICIES[policy_id].card.parameters.items():
         with pytest.raises(UsageError, match=name):
             make_policy(policy_id, {name: known.least - 1})
+        with pytest.raises(UsageError, match=name):
+            make_policy(policy_id, {name: 10**13})
         assert make_policy(policy_id).parameters[name] == known.default
 
 

@@ -260,6 +260,9 @@ def test_every_wrong_parameter_is_named() -> None:
     with pytest.raises(UsageError) as caught:
         make_admission("quantile", {"percent": 0, "learn": 2, "class.x": 5, "class.1": 0, "horizon": 3})
     assert [problem.code for problem in caught.value.problems] == ["admission_parameter"] * 5
+    for name in ("class.--5", "class.", "class.²", "class.99999999999"):
+        with pytest.raises(UsageError, match="no such parameter"):
+            make_admission("point", {name: 5})
     with pytest.raises(UsageError, match="without effect"):
         make_admission("maximum", {"percent": 90})
     with pytest.raises(UsageError, match="admission_rule"):
@@ -284,11 +287,20 @@ def test_the_command_line_says_all_of_it() -> None:
     assert declared_rules(budgets_of(plain), rules_of(plain)) == {}
 
 
+@pytest.mark.parametrize("words", ["--max-num-seqs 2147483648", "--kv-cache-tokens 10000000000", "--port 65536", "--port -1", "--seed -1"])
+def test_numbers_that_no_server_has_are_refused_before_a_sum_could_wrap(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(words.split())
+    assert caught.value.code == 2
+    assert words.split()[0] in capsys.readouterr().err
+    assert parse([f"--seed={2**64}"]).seed == 2**64
+
+
 CONTRADICTIONS = {
     "kv_block_uneven": "--kv-block 7",
     "watermark_missing": "--admission watermark",
     "tier_missing": "--preemption preserve",
-    "tier_unused": "--swap-tokens 100",
+    "tier_unused": "--swap-full abort",
     "memory_rule_unsupported": "--policy static-priority --kv-block 16",
     "admission_parameter": "--admission-parameters percent=95",
 }

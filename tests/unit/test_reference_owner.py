@@ -170,13 +170,14 @@ def test_rows_of_the_prefix_store_take_whole_blocks_too(requests: list[Asked], r
     assert engine.kv_rows == 0
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("policy_id", ANY)
+@settings(max_examples=15, deadline=None)
 @given(REQUESTS, RULES, st.integers(1, 5))
-def test_plans_are_blind_to_lengths_that_have_not_shown(requests: list[Asked], rules: MemoryRules, longer: int) -> None:
+def test_plans_are_blind_to_lengths_that_have_not_shown(policy_id: str, requests: list[Asked], rules: MemoryRules, longer: int) -> None:
     """Promises come of what ended, never of what will: all hidden lengths change, and plans are byte-equal until one shows."""
     histories = []
     for more in (0, longer):
-        engine = engine_with(rules, kv_watermark=4)
+        engine = engine_with(rules, policy_id, kv_watermark=4)
         submit(engine, [(prompt, 16, priority, natural + more, 99) for prompt, _, priority, natural, _ in requests])
         histories.append(drive(engine, {})[0])
     for ours, theirs in zip(*histories, strict=False):

@@ -193,6 +193,17 @@ def test_lowest_blocks_go_first_and_come_back_once() -> None:
     assert blocks.blocks_of(3) == (0,)
 
 
+def test_a_large_cache_costs_nothing_before_it_is_used() -> None:
+    blocks = BlockAllocator(16, 2**40)  # a list of its ids would not fit any memory
+    assert blocks.grow(1, 40)
+    assert blocks.grow(2, 16)
+    blocks.free(1)
+    assert blocks.grow(3, 80)
+    assert (blocks.blocks_of(2), blocks.blocks_of(3)) == ((3,), (0, 1, 2, 4, 5))
+    assert not blocks.grow(4, 16 * 2**40)
+    assert blocks.held_rows == 16 * 6
+
+
 def test_neighbours_can_be_wanted_where_enough_is_free_and_none_are() -> None:
     for contiguous, granted in ((False, True), (True, False)):
         blocks = BlockAllocator(1, 4, contiguous)
