@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.capacity_runs import Measured, ProbeRun, reduce_run
+from analysis.capacity_runs import Measured, ProbeRun, lost_turns, reduce_run
 from analysis.gates import RunContext, run_checks, standing_against
 from analysis.model import CheckResult, Claim
 from analysis.run import measure_run
@@ -30,7 +30,7 @@ def answer_from(record: RunRecord, run: Measured, checks: Sequence[CheckResult])
     # What locates proves nothing, so only what makes its counts those of another load or server spoils it: integrity.
     claims: set[Claim] = set() if spec.probe.discarded else {Claim.CAPACITY}
     standing = standing_against(claims, checks, "run", f"{spec.cell}/{spec.replicate}/{spec.attempt}")
-    return reduce_run(spec.probe.phase, spec, run, standing, mean_watts(record))
+    return reduce_run(spec.probe.phase, spec, run, standing, lost_turns(record), mean_watts(record))
 
 
 POWER = "gpu_power_watts"

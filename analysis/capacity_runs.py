@@ -10,9 +10,11 @@ from typing import Literal
 from analysis.capacity_declared import Search
 from analysis.gates import GATES
 from analysis.model import CheckResult, Claim, Figure, Outcome, Outcomes, Sent, Verdict
+from analysis.planned import MISSING, in_window, integers, without_arrival
 from analysis.run import RunMeasures
 from harness.errors import Problem, UsageError
 from harness.record.reader import RunRecord
+from harness.record.schema import EndKind
 from harness.record.spec import RunSpec
 
 Phase = Literal["locate", "grid"]
@@ -37,7 +39,8 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRun:
-    """What one run at one rate says. ``valid`` of ``offered``: counts of the cohort, unsent or cut off requests offered and not valid.
+    """What one run at one rate says. ``valid`` of ``offered``: counts of the cohort and of ``lost_turns`` beside it; requests that were
+    unsent, cut off or lost are offered and not valid.
 
     ``overloaded``: the backlog grew; None: not known. ``blocked``: what stands against a capacity claim from this run, gate codes or words;
     ``alarms``: failed gates that are tests with a published rate of false alarms, which a search must expect over its many runs.
@@ -95,11 +98,25 @@ def probe_run(
     phase: Phase, record: RunRecord, measures: RunMeasures, standing: Sequence[CheckResult], watts: float | None = None
 ) -> ProbeRun:
     """Reduce a measured run to what a search needs. ``standing``: answers that stand against Claim.CAPACITY (``standing_against``)."""
-    return reduce_run(phase, record.spec, Measured(measures.outcomes, measures.figures, measures.load.flag, measures.sent), standing, watts)
+    run = Measured(measures.outcomes, measures.figures, measures.load.flag, measures.sent)
+    return reduce_run(phase, record.spec, run, standing, lost_turns(record), watts)
 
 
-def reduce_run(phase: Phase, spec: RunSpec, run: Measured, standing: Sequence[CheckResult], watts: float | None = None) -> ProbeRun:
-    """Reduce what is known of a run to counts; see ``probe_run``."""
+def lost_turns(record: RunRecord) -> int:
+    """Count turns that never came due because one before them failed, and that the plan has in the window or knows no time of.
+
+    They have no arrival and are in no cohort. A capacity counts them all the same: a server that turned the first turns of half of all
+    sessions away would otherwise be asked for half of the load and meet the target at any.
+    """
+    planned = integers(record.schedule, "arrival_ns")
+    lost = without_arrival(record) == EndKind.NEVER_DUE.value
+    return int((lost & (in_window(planned, record.spec.window) | (planned == MISSING))).sum())
+
+
+def reduce_run(
+    phase: Phase, spec: RunSpec, run: Measured, standing: Sequence[CheckResult], lost: int = 0, watts: float | None = None
+) -> ProbeRun:
+    """Reduce what is known of a run to counts, ``lost`` turns among the offered ones; see ``probe_run``."""
     alarms = tuple(check.code for check in standing if is_alarm(check))
     counted, attainment = run.outcomes, run.figures["attainment"]
     unknown = () if attainment.status == "ok" else (f"attainment {attainment.status}: {attainment.reason}",)
@@ -111,7 +128,7 @@ def reduce_run(phase: Phase, spec: RunSpec, run: Measured, standing: Sequence[Ch
         server_start=spec.server_start,
         seed=spec.workload.seed,
         valid=min(counted.counts[Outcome.VALID], counted.offered),  # more valid than offered: the partition is open, and blocked says so
-        offered=counted.offered,
+        offered=counted.offered + lost,
         overloaded=run.overloaded,
         blocked=(*(check.code for check in standing if check.code not in alarms), *unknown),
         sent_share=sum(arrivals.sent for arrivals in run.sent.arrivals) / due if due else None,

@@ -124,6 +124,9 @@ def check_claim(rank: Rank | None, load: Load) -> Findings:
     if rank.at is not None:
         what = f"={rank.at}: a capacity is itself a load, and is ranked at none"
         yield Finding("bad_rank", ("rank", "at"), what, "delete at")
+    if rank.against is not None:
+        what = f"={rank.against}: a search visits other load points for every arm, so no second figure is theirs at one load"
+        yield Finding("bad_rank", ("rank", "against"), what, "delete against, or use fixed load points")
     if rank.attainment != load.capacity.attainment:
         what = f"={rank.attainment:g}: load.capacity.attainment={load.capacity.attainment:g}; one claim has one target"
         yield Finding("bad_rank", ("rank", "attainment"), what, f"write attainment: {load.capacity.attainment:g} in both")

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from analysis.capacity import CapacityEstimate, History, Probe, ProbeRun, Search, Stages, estimate, probe_run
 from analysis.capacity_rows import Bracket, bracket, rises
+from analysis.capacity_runs import lost_turns
 from analysis.model import CheckResult, Claim, Verdict
 from analysis.run import measure_run
-from tests.builders import MS, make_record, make_request, make_spec
+from tests.builders import MS, make_never_due, make_record, make_request, make_spec
 from tests.capacity_worlds import World, drive, falling, make_run, make_search
 
 
@@ -316,6 +317,20 @@ def test_a_measured_run_becomes_what_a_search_needs() -> None:
     assert (run.valid, run.offered, run.overloaded) == (90, 100, False)
     assert (run.sent_share, run.offered_rate, run.watts) == (1.0, 10.0, 210.0)
     assert run.objections == ("client_slip",)
+
+
+def test_turns_lost_with_the_turn_before_them_are_offered_and_not_valid() -> None:
+    """Half of the first turns are turned away, each with one turn after it: 50 of 100 is met, not the 50 of 75 that arrived."""
+    nothing: dict[str, list[int]] = {name: [] for name in ("event_ns", "event_tokens", "event_bytes", "event_kind")}
+    refused = {"end_kind": "http_error", "http_status": 429} | nothing
+    first = [make_request(i, 2000 * MS + i * 200 * MS) | (refused if i % 2 else {}) for i in range(50)]
+    later = [make_never_due(50 + i) if i % 2 else make_request(50 + i, 2100 * MS + i * 200 * MS) for i in range(50)]
+    plan = {50 + i: {"arrival_ns": 2100 * MS + i * 200 * MS, "after": [i], "think_ns": 0} for i in range(50)}
+    record = make_record([*first, *later], plan=plan)
+    run = probe_run("grid", record, measure_run(record), ())
+    assert (run.valid, run.offered) == (50, 100)
+    early = {row: changes | {"arrival_ns": 1000 * MS} for row, changes in plan.items()}  # in the warm-up: of no window
+    assert lost_turns(make_record([*first, *later], plan=early)) == 0
 
 
 def test_an_attainment_that_is_not_known_is_an_objection() -> None:

@@ -108,6 +108,7 @@ def test_every_field_of_the_procedure_can_be_said_and_has_a_default() -> None:
         ([("start: 1.0", "start: 1/s"), ("limit: 4.0", "limit: 4/s")], "load_mismatch", "start", "no rate to set"),
         ([("metric: capacity", "metric: goodput")], "bad_rank", "rank", "other load points for every arm"),
         ([("margin: 2%", "margin: 2%, at: 2.0")], "bad_rank", "rank", "itself a load"),
+        ([("margin: 2%", "margin: 2%, against: ttft_p99")], "bad_rank", "rank", "no second figure"),
         ([("margin: 2%", "margin: 2%, attainment: 0.8")], "bad_rank", "rank", "one claim has one target"),
         ([("  output-length", "  loop: closed\n  users: 4\n  output-length")], "load_mismatch", "loop", "closed loop"),
     ],
