@@ -16,6 +16,7 @@ from analysis.model import CellAnalysis, Comparison, Effect, Reason
 from analysis.noise import broken_floor, identical, stands_apart, stands_elsewhere, widest
 from analysis.ranking import arm_reasons
 from harness.errors import UsageError
+from harness.record.coordinates import Known
 from harness.record.reader import RunRecord
 from harness.record.spec import RunSpec
 
@@ -66,6 +67,8 @@ class Versus:
     unit: str
     waived: tuple[tuple[str, str, str], ...] = ()
     """side, gate and reason of every waiver: a waiver is printed on every result (DESIGN 8)"""
+    attested: tuple[tuple[str, str], ...] = ()
+    """side and name of every coordinate that somebody vouched for and nobody observed, printed likewise (DESIGN 9)"""
 
 
 def contender(records: Sequence[RunRecord], metric: str | None, name: str, *, broken: Sequence[str] = ()) -> Contender:
@@ -118,7 +121,12 @@ def hold(
         reasons = (*reasons, *([broken_floor(effect.noise)] if effect.noise and stands_apart(effect.noise.effect) else []))
         effect = _claimed(effect, declared, reasons)
     waived = tuple((side.side.name, w.gate, w.reason) for side in (a, b) for w in side.spec.waivers)
-    return Versus(comparison, declared, effect, reasons, a.cell.figures[declared.metric].unit, waived)
+    return Versus(comparison, declared, effect, reasons, a.cell.figures[declared.metric].unit, waived, _attested(a, b))
+
+
+def _attested(a: Contender, b: Contender) -> tuple[tuple[str, str], ...]:
+    known = ((side.side.name, name, c) for side in (a, b) for name, c in side.side.coordinates.items() if isinstance(c, Known))
+    return tuple((side, name) for side, name, c in known if c.source == "attested")
 
 
 def declare(a: Contender, b: Contender, margin: float | None, *, ahead: bool) -> Declared:

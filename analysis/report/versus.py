@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from analysis.effect_model import ExactTest
 from analysis.model import Effect
-from analysis.pair import Declared
+from analysis.pair import Declared, Versus
 from analysis.report.words import clean, decimals_for, number, percent
 
 SINCE = {"declared": "declared", "post_hoc": "post_hoc", "by_caller": "fixed by the gate's call"}
@@ -25,9 +24,13 @@ def effect_lines(effect: Effect, declared: Declared, unit: str) -> list[str]:
     return [*lines, f"note: {clean(effect.reason)}"] if effect.reason else lines
 
 
-def waiver_lines(waived: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Every waiver of either side, with the reason that its manifest gives."""
-    return [f"waived {clean(gate)} of {clean(side)}: {clean(reason)}" for side, gate, reason in waived]
+def caveat_lines(found: Versus) -> list[str]:
+    """What a reader must take on somebody's word: every waiver with the reason its manifest gives, and what was attested, by side."""
+    waived = [f"waived {clean(gate)} of {clean(side)}: {clean(reason)}" for side, gate, reason in found.waived]
+    vouched: dict[str, list[str]] = {}
+    for side, name in found.attested:
+        vouched.setdefault(side, []).append(clean(name))
+    return [*waived, *(f"attested, not observed, of {clean(side)}: {', '.join(names)}" for side, names in vouched.items())]
 
 
 def estimate(effect: Effect, unit: str) -> str:

@@ -12,7 +12,7 @@ from analysis.compare import Side, check_factors, narrow
 from analysis.compare import compare as compare_sides
 from analysis.model import Comparison, Reason, Verdict
 from analysis.pair import Contender, Versus, hold
-from analysis.report.versus import effect_lines, waiver_lines
+from analysis.report.versus import caveat_lines, effect_lines
 from harness.cli.output import OK, REFUSED, answers, console, emit_json, json_option, printable
 from harness.cli.sides import noise_beside, resolve_side
 from harness.record.canonical import plain
@@ -91,6 +91,7 @@ def versus_dict(found: Versus) -> dict[str, Any]:
         "effect": plain(found.effect, digits=None),
         "reasons": [reason_dict(r) for r in found.reasons],
         "waivers": [{"side": side, "gate": gate, "reason": reason} for side, gate, reason in found.waived],
+        "attested": [{"side": side, "coordinate": name} for side, name in found.attested],
     }
 
 
@@ -109,9 +110,9 @@ def reason_dict(reason: Reason) -> dict[str, str]:
 
 
 def versus_lines(found: Versus) -> list[str]:
-    """Say what an effect is worth, or why there is none, with every reason that stands against a claim and all that was waived."""
+    """Say what an effect is worth, or why there is none, with every reason against a claim and all that was waived or attested."""
     lines = effect_lines(found.effect, found.declared, found.unit) if found.effect else [f"{found.declared.metric}: no effect"]
-    return [*lines, *reason_lines(found.reasons), *waiver_lines(found.waived)]
+    return [*lines, *reason_lines(found.reasons), *caveat_lines(found)]
 
 
 def reason_lines(reasons: Sequence[Reason]) -> list[str]:

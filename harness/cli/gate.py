@@ -11,7 +11,7 @@ from analysis.compare import check_factors
 from analysis.pair import Contender, Versus, hold
 from analysis.regression import Decision, Regression, rates_at
 from analysis.regression import gate as decide
-from analysis.report.versus import effect_lines, waiver_lines
+from analysis.report.versus import caveat_lines, effect_lines
 from analysis.report.words import percent
 from harness.cli.compare import (
     factor_option,
@@ -90,7 +90,7 @@ def _print(found: Versus, answer: Regression) -> None:
     print_comparison(found.comparison)
     lines = effect_lines(found.effect, found.declared, found.unit) if found.effect else []
     told = reason_lines(answer.reasons if not found.comparison.differences else _beyond(answer, found))
-    for line in (*lines, *told, *_rates(found), *waiver_lines(found.waived)):
+    for line in (*lines, *told, *_rates(found), *caveat_lines(found)):
         out.print(printable(line))
 
 

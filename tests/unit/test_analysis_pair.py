@@ -13,7 +13,7 @@ from analysis.model import Verdict
 from analysis.noise import attach, floors_of, identical
 from analysis.pair import Contender, Versus, contender, hold
 from analysis.regression import Decision, gate
-from analysis.report.versus import waiver_lines
+from analysis.report.versus import caveat_lines
 from harness.cli.compare import versus_dict
 from harness.errors import UsageError
 from harness.record.coordinates import Known
@@ -274,13 +274,21 @@ def test_what_was_waived_on_either_side_is_printed_beside_the_claim_it_lets_thro
     waivers = (Waiver(gate="replicates", reason="three are what the budget allows"),)
     found = hold(cell("a", 50, count=3, waivers=waivers), cell("b", 60, count=3, waivers=waivers))
     assert gate(found).decision is Decision.FAIL
-    lines = waiver_lines(found.waived)
+    lines = caveat_lines(found)
     assert lines == [f"waived replicates of {side} of c: three are what the budget allows" for side in "ab"]
     one = hold(cell("a", 50, count=3, waivers=waivers), cell("b", 60, count=3))
     assert gate(one).decision is Decision.REFUSED
     assert [side for side, *_ in one.waived] == ["a of c"]
     assert hold(cell("a", 50), cell("b", 60)).waived == ()
     assert versus_dict(found)["waivers"][0] == {"side": "a of c", "gate": "replicates", "reason": waivers[0].reason}
+
+
+def test_what_somebody_vouched_for_is_printed_beside_a_claim() -> None:
+    vouched = Known(value="model", source="attested")
+    sides = [contender([replicate(arm, i, 50, where={"model_id": vouched}) for i in range(5)], None, arm) for arm in "ab"]
+    found = hold(*sides)
+    assert caveat_lines(found) == [f"attested, not observed, of {arm}: model.id" for arm in "ab"]
+    assert versus_dict(found)["attested"][0] == {"side": "a", "coordinate": "model.id"}
 
 
 def test_an_infinite_tail_is_called_that_and_not_a_missing_replicate() -> None:
