@@ -15,7 +15,7 @@ from numpy.polynomial import legendre
 from scipy import stats
 
 from analysis.backlog import GROWTH, overload
-from analysis.gates.registry import ErrorRates, Finding, RunContext, combine, gate, judge, number, unknown
+from analysis.gates.registry import ErrorRates, Finding, RunContext, combine, gate, judge, number, passed, unknown
 from analysis.gates.tables import SECOND, Floats, in_flight, in_order
 from analysis.model import Claim, Verdict
 from analysis.planned import SERVED, Bools, Int64, integers, is_any, planned
@@ -256,6 +256,8 @@ def steady_state(context: RunContext) -> Finding:
     growing = overload(context.record, context.clocks).flag
     trends, bends = assess(load_of(context), context.record.spec.window.measured_ns / SECOND, growing=growing)
     parts = [*(_trend_finding(t) for t in trends), *(_bend_finding(b) for b in bends)]
+    why = "the backlog grows" if growing else f"fewer than {MIN_REQUESTS} requests tell of it"
+    parts += [passed(f"{name} not judged: {why}") for name in BENDS if name not in {t.name for t in trends}]
     if min(t.half_width for t in trends) > RESOLUTION and all(p.verdict is Verdict.PASS for p in parts):
         parts.append(unknown("too few or too noisy requests: a doubling over the window could not have been seen"))
     return combine(parts)

@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.campaign import analyze_cell
 from analysis.gates.steady import BENDS, DRIFT, Series, bend, trend
+from analysis.model import Verdict
 from analysis.samples import AbsentError
+from harness.record.reader import RunRecord
+from tests.builders import MS, make_request
+from tests.gates.cases import healthy, piling
 from tests.gates.test_thresholds import QUICK
 
 
@@ -54,3 +59,19 @@ def test_a_bend_needs_requests_and_stamps_that_can_be_fitted() -> None:
         bend("TBT", (t[:59], t[:59], company[:59], np.ones(59)), 100.0, 3)
     with pytest.raises(AbsentError, match="cannot be fitted"):
         bend("TBT", (t, np.full(600, np.nan), company, np.ones(600)), 100.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (healthy([make_request(i, i * 100 * MS, tokens=1) for i in range(140)]), "TBT not judged: fewer than 60 requests tell of it"),
+        (piling(0.5)(), "TTFT not judged: the backlog grows"),
+        (healthy(), ""),
+    ],
+)
+def test_a_series_that_could_not_be_judged_is_named(record: RunRecord, words: str) -> None:
+    (run,) = analyze_cell([record], "goodput").runs
+    (found,) = (check for check in run.checks if check.code == "steady_state")
+    assert found.verdict is Verdict.PASS
+    assert words in found.reason
+    assert ("not judged" in found.reason) == bool(words)
