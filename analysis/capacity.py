@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from analysis.capacity_curve import Crossing, crossing, smoothed
+from analysis.capacity_curve import Crossing, cliff, crossing, smoothed
 from analysis.capacity_declared import Search, Stages, coordinate
 from analysis.capacity_rows import Bracket, RateRow, bracket, rate_rows, rises
 from analysis.capacity_runs import History, Key, Probe, ProbeRun, probe_run
@@ -90,7 +90,8 @@ def estimate(history: History, gpus: int | None = None) -> CapacityEstimate:
     """Estimate capacity from a finished search; the order of the runs changes nothing. ``gpus``: GPUs of the arm, None when not known.
 
     One capacity per trace replicate, a t interval on the log scale over them; the value is the geometric mean that the interval is centred
-    on. An unfinished search is ``unresolved``: reading it early would be peeking.
+    on. Where attainment falls off a cliff between two rates, the interval is no narrower than that gap (``capacity_curve.cliff``). An
+    unfinished search is ``unresolved``: reading it early would be peeking.
     """
     done = next_probe(history)
     reasons = tuple(_unusable(history, done))
@@ -275,8 +276,23 @@ def _over(grid: _Grid, values: Sequence[float] | None) -> Interval | None:
     return _interval(grid, [math.log(v) for v in values]) if values else None
 
 
+def _resolved(grid: _Grid, value: float, found: Interval) -> Interval:
+    """The interval, no narrower than the grid resolves: replicates that fall off one cliff agree on where we drew it between two rates."""
+    down = up = 0.0
+    for r, log in enumerate(grid.logs):
+        runs = [grid.runs["grid", rate, r] for rate in grid.rates]
+        gap = cliff(grid.rates, [run.valid for run in runs], [run.offered for run in runs], grid.search.attainment)
+        if gap is not None:
+            down, up = down + min(math.log(gap[0]) - log, 0.0) / grid.count, up + max(math.log(gap[1]) - log, 0.0) / grid.count
+    low, high = min(found.low, value * math.exp(down)), max(found.high, value * math.exp(up))
+    if (low, high) == (found.low, found.high):
+        return found
+    return replace(found, low=low, high=high, method=f"{found.method}, no narrower than the grid resolves a cliff of attainment")
+
+
 def _figure(metric: str, unit: str, grid: _Grid, interval: Interval | None, reason: str = "") -> Figure:
     value = math.sqrt(interval.low) * math.sqrt(interval.high) if interval else None
+    interval = _resolved(grid, value, interval) if interval and value else None
     return Figure(
         metric=metric,
         unit=unit,

@@ -252,6 +252,30 @@ def test_noise_from_run_to_run_is_covered_too() -> None:
     assert 0.92 <= score.coverage <= 0.98
 
 
+@pytest.mark.parametrize(("slope", "least"), [(60.0, 0.92), (2000.0, 0.94)])
+def test_replicates_that_fall_off_one_cliff_do_not_claim_to_know_where(slope: float, least: float) -> None:
+    """One trace again and again (E1) on a system that breaks at once: over the replicates alone the interval covered nothing at all."""
+    found = together(queue_search(start=0.3, limit=4.0), 200, lambda probes: cliff_world(probes, slope))
+    estimates = [estimate(history).figures["capacity"] for history in found]
+    held = [f.interval is not None and f.interval.low <= cliff_of(study) <= f.interval.high for study, f in enumerate(estimates)]
+    print(slope, np.mean(held))
+    assert np.mean(held) >= least
+
+
+def cliff_of(study: int) -> float:
+    """Where the system of a study breaks: anywhere between the rates of a grid."""
+    return math.exp(0.3 * np.random.default_rng([study, 99]).random())
+
+
+def cliff_world(probes: list[tuple[int, Probe]], slope: float) -> list[ProbeRun]:
+    runs = []
+    for study, probe in probes:
+        share = special.expit(special.logit(ALPHA) - slope * math.log(probe.rate / cliff_of(study)))
+        valid = int(np.random.default_rng([study, probe.replicate, int(probe.rate * 1e6)]).binomial(COUNTED, share))
+        runs.append(ProbeRun(probe.phase, probe.rate, probe.replicate, next(STARTS), 1, valid, COUNTED, overloaded=False))
+    return runs
+
+
 def test_two_declared_stages_cover() -> None:
     search = queue_search(start=0.3, limit=4.0, replicates=4, stages=Stages(half_width=0.06, most=30))
     found = [estimate(history) for history in together(search, 120, logit_world)]

@@ -80,6 +80,30 @@ def test_censored_when_the_lowest_load_already_fails() -> None:
     assert found.bracket.high == 0.5
 
 
+@pytest.mark.parametrize("method", ["isotonic", "logit"])
+@pytest.mark.parametrize("edge", [9.7, 9.9, 10.1])
+def test_a_cliff_is_known_to_lie_between_two_rates_and_no_closer(method: str, edge: float) -> None:
+    """Replicates that agree to a hair agree on where the line was drawn through the gap: an interval over them alone has no width."""
+    found = answer(lambda probe: make_run(probe, 1.0 if probe.rate < edge else 0.0, offered=1000), make_search(method=method))
+    figure = found.figures["capacity"]
+    assert found.status == "resolved"
+    assert figure.interval is not None
+    assert figure.value is not None
+    assert figure.interval.low <= edge <= figure.interval.high
+    assert figure.interval.low <= figure.value <= figure.interval.high
+    assert figure.interval.method.endswith("no narrower than the grid resolves a cliff of attainment")
+    assert figure.interval.high / figure.interval.low >= 1.049
+
+
+def test_an_interval_over_replicates_that_differ_more_than_the_grid_steps_is_left_alone() -> None:
+    found = answer(falling(10.0, (-0.04, 0.0, 0.04), slope=1000.0)).figures["capacity"].interval
+    assert found is not None
+    assert found.method == "t over replicates, log scale"
+    gentle = answer(falling(10.0, (0.0,))).figures["capacity"].interval
+    assert gentle is not None
+    assert gentle.method == "t over replicates, log scale"
+
+
 def test_a_bound_says_what_would_lift_it() -> None:
     """The end of the declared range, or the end of what may be added to a grid that was located elsewhere."""
 
