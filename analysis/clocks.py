@@ -15,7 +15,7 @@ from analysis.gaps import Gaps, Pool
 from analysis.marks import Marks, join, measure, tokens_before
 from analysis.planned import MISSING, Bools, Int64, Strings, in_window, integers, texts
 from analysis.slos import limits
-from analysis.stamps import Piece, arrival_order, pieces, spread
+from analysis.stamps import Piece, arrival_order, arrived_rows, pieces, spread
 from harness.record.reader import RunRecord
 from harness.record.schema import EndKind
 
@@ -146,10 +146,7 @@ def derive_clocks(record: RunRecord) -> Clocks:
 
     Raises UsageError when a row's event lists differ in length or its stamps run backwards, because then no stamp can be tied to a token.
     """
-    order = arrival_order(record.requests)
-    table = record.requests.select([f.name for f in record.requests.schema if not pa.types.is_list(f.type)])
-    arrived = int((integers(table, "arrival_ns") != MISSING).sum())
-    table = table.slice(0, arrived) if order is None else table.take(pa.array(order))
+    order, table = arrived_rows(record)
     ids, arrival, end_kind = integers(table, "request_id"), integers(table, "arrival_ns"), texts(table, "end_kind")
     due = Deadlines(arrival, limits(record, ids, "ttft_ns"), limits(record, ids, "tbt_ns"))
     window = record.spec.window
@@ -159,7 +156,7 @@ def derive_clocks(record: RunRecord) -> Clocks:
         own, gaps = measure(piece, due.of(piece.rows), window)
         return own, gaps, tokens_before(piece, own, bins)
 
-    read = spread(record, order, arrived, _read)
+    read = spread(record, order, table.num_rows, _read)
     marks = join([own for own, _, _ in read])
     edges = np.concatenate(([0], np.cumsum([len(own.first) for own, _, _ in read], dtype=np.int64)))
     extra = np.where(marks.carried == MISSING, 0, marks.carried - marks.events)
@@ -168,7 +165,7 @@ def derive_clocks(record: RunRecord) -> Clocks:
         arrival_ns=arrival,
         send_ns=integers(table, "send_ns"),
         end_ns=integers(table, "end_ns"),
-        tokens=_tokens(table, end_kind),
+        tokens=output_tokens(table, end_kind),
         end_kind=end_kind,
         http_status=integers(table, "http_status"),
         error_status=integers(table, "error_status"),
@@ -182,7 +179,8 @@ def derive_clocks(record: RunRecord) -> Clocks:
     )
 
 
-def _tokens(table: pa.Table, end_kind: Strings) -> Int64:
+def output_tokens(table: pa.Table, end_kind: Strings) -> Int64:
+    """Output tokens of each request (n,) as ``Clocks.tokens`` says."""
     counted, usage = integers(table, "client_tokens"), integers(table, "usage_completion_tokens")
     served = np.where(end_kind == EndKind.COMPLETE.value, usage, MISSING)
     return np.where(counted != MISSING, counted, served)

@@ -74,11 +74,16 @@ class Heard:
 
     def good(self, tpot: Floats) -> Bools:
         """Which meet TTFT and E2E from the send, and the gap limit by ``tpot`` (k,); NaN meets none."""
-        found = np.ones(len(self.ttft), dtype=bool)
-        for value, limit in ((self.ttft, self.slo.ttft_ns), (tpot, self.slo.tbt_ns), (self.last, self.slo.e2e_ns)):
-            if limit is not None:
-                found &= np.rint(value * NS_PER_S) <= limit  # NaN compares false
-        return found
+        return meets_limits(self.slo, self.ttft, tpot, self.last)
+
+
+def meets_limits(slo: Slo, ttft: Floats, tpot: Floats, last: Floats) -> Bools:
+    """Which answers meet every limit of an SLO by clocks from the send, s (k,), the one on gaps by ``tpot``; NaN meets none."""
+    found = np.ones(len(ttft), dtype=bool)
+    for value, limit in ((ttft, slo.ttft_ns), (tpot, slo.tbt_ns), (last, slo.e2e_ns)):
+        if limit is not None:
+            found &= np.rint(value * NS_PER_S) <= limit  # NaN compares false
+    return found
 
 
 def hear(record: RunRecord, clocks: Clocks, offered: int, own: tuple[Bools, Pool] | None = None) -> Heard:

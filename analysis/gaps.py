@@ -55,7 +55,7 @@ def ranked(gaps: npt.NDArray[Any], counts: Int64) -> Iterator[Ranked]:
     """Sort the gaps of every request that has some: ``gaps`` (m,) in row order, ``counts`` (r,).
 
     Requests of like length are laid out as the rows of a matrix, since sorting rows of a matrix is an order of magnitude faster than
-    sorting by (row, gap). Rows are padded by half at most.
+    sorting by (row, gap). Rows are padded to a power of two.
     """
     some = np.flatnonzero(counts > 0)
     size = counts[some]
@@ -78,9 +78,8 @@ def ranked(gaps: npt.NDArray[Any], counts: Int64) -> Iterator[Ranked]:
 
 
 def _width(size: Int64) -> Int64:
-    """Round up to the next power of two, or to three quarters of it (n,): more widths would mean more matrices, each with fewer rows."""
-    step = np.left_shift(1, np.maximum(np.ceil(np.log2(size)).astype(np.int64) - 2, 0))
-    return np.asarray(-(-size // step) * step, dtype=np.int64)
+    """Round up to a power of two (n,): with a width for every length there would be as many matrices as rows."""
+    return np.left_shift(1, np.ceil(np.log2(size)).astype(np.int64))
 
 
 def _runs(ascending: Int64) -> Iterator[tuple[int, int]]:
@@ -155,7 +154,7 @@ class Union:
         bins = np.searchsorted(stop, positions, side="right")
         wanted = np.zeros(len(counts), dtype=bool)
         wanted[bins] = True
-        held = np.concatenate([batch[wanted[_bins(batch, least)]] for batch in _batches(self.parts, AT_ONCE)])
+        held = np.concatenate([batch[wanted.take(_bins(batch, least), mode="clip")] for batch in _batches(self.parts, AT_ONCE)])
         held.sort()
         before = np.cumsum(np.where(wanted, counts, 0))  # of values held, up to and with each bin
         return np.asarray(held[before[bins] - (stop[bins] - positions)], dtype=np.int64)

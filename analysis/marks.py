@@ -11,7 +11,7 @@ import numpy.typing as npt
 from analysis.deadlines import Deadlines, late_tokens
 from analysis.gaps import Ranked, narrow, ranked
 from analysis.planned import MISSING, Int64, in_window
-from analysis.stamps import Piece, events_before, gaps_of
+from analysis.stamps import Piece, ends_of, events_before, gaps_of
 from harness.record.spec import Window
 
 WITHIN_REQUEST = 99, 100
@@ -56,10 +56,7 @@ def longest_tenth(gaps: Int64) -> Int64:
 
 def measure(piece: Piece, due: Deadlines, window: Window) -> tuple[Marks, npt.NDArray[Any]]:
     """Marks of the requests of one piece, and all gaps between its events in row order, ns (m,). Raises UsageError as ``gaps_of`` does."""
-    counts, stop = piece.counts, np.cumsum(piece.counts)
-    first, last = np.full(len(counts), MISSING), np.full(len(counts), MISSING)
-    has = counts > 0
-    first[has], last[has] = piece.ns[(stop - counts)[has]], piece.ns[stop[has] - 1]
+    counts, (first, last) = piece.counts, ends_of(piece)
     gaps, carried = narrow(gaps_of(piece)), _carried(piece)
     longest, tail, event_tail, tenth = _long_gaps(gaps, np.maximum(counts - 1, 0), carried)
     reads, shared, last_read = _reads(piece, gaps)
@@ -107,12 +104,15 @@ def _long_gaps(gaps: npt.NDArray[Any], counts: Int64, carried: Int64) -> tuple[I
     longest, event_tail = np.full(len(counts), MISSING), np.full(len(counts), MISSING)
     tail, tenth = (np.where(carried > 1, 0, MISSING) for _ in range(2))  # tokens of one event have gaps of 0
     for some in ranked(gaps, counts):
-        total = carried[some.rows] - 1
-        known = total > 0
-        longest[some.rows] = some.from_top(np.ones(len(total), dtype=np.int64))
-        event_tail[some.rows] = _tail(some, some.counts)
-        tail[some.rows] = np.where(known, _tail(some, total), MISSING)
-        tenth[some.rows] = np.where(known, some.sum_of_longest(longest_tenth(np.maximum(total, 1))), MISSING)
+        total, rows = carried[some.rows] - 1, some.rows
+        longest[rows] = some.gaps[:, -1]
+        event_tail[rows] = _tail(some, some.counts)
+        if np.array_equal(total, some.counts):  # a token an event
+            tail[rows], tenth[rows] = event_tail[rows], some.sum_of_longest(longest_tenth(total))
+        else:
+            known = total > 0
+            tail[rows] = np.where(known, _tail(some, total), MISSING)
+            tenth[rows] = np.where(known, some.sum_of_longest(longest_tenth(np.maximum(total, 1))), MISSING)
     return longest, tail, event_tail, tenth
 
 

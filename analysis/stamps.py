@@ -20,8 +20,8 @@ from harness.record.schema import EventKind
 
 EVENT_COLUMNS = ("event_ns", "event_tokens", "event_kind")
 
-EVENTS = 1 << 18
-"""Events worked on at a time: 2 MB of stamps, what a second-level cache holds."""
+EVENTS = 1 << 17
+"""Events worked on at a time: 1 MB of stamps, what a second-level cache holds."""
 
 REQUESTS = 1 << 14
 """Requests worked on at a time, at most: what is computed over several at once lifts each by 2^47 ns above the last, in 63 bits."""
@@ -84,6 +84,14 @@ def arrival_order(table: pa.Table) -> Int64 | None:
         return None
     order = np.lexsort((ident, arrival))
     return np.asarray(order[arrival[order] != MISSING], dtype=np.int64)
+
+
+def arrived_rows(record: RunRecord) -> tuple[Int64 | None, pa.Table]:
+    """``arrival_order`` of a run's requests, and its columns of one value a request in that order, without those that never arrived."""
+    order = arrival_order(record.requests)
+    table = record.requests.select([f.name for f in record.requests.schema if not pa.types.is_list(f.type)])
+    arrived = int((integers(table, "arrival_ns") != MISSING).sum())
+    return order, table.slice(0, arrived) if order is None else table.take(pa.array(order))
 
 
 def pieces(record: RunRecord, order: Int64 | None, n: int) -> Iterator[Piece]:
@@ -172,6 +180,14 @@ def _kept(lengths: Int64, keep: Bools) -> Int64:
 def _torn(name: str, what: str) -> Problem:
     remedy = "re-run this attempt; the record was not written by this instrument or was edited"
     return Problem("record_torn", f"{name}: {what}", remedy, "requests.parquet")
+
+
+def ends_of(piece: Piece) -> tuple[Int64, Int64]:
+    """First and last stamp of each request (r,), ns; MISSING without one."""
+    first, last, has = np.full(len(piece.counts), MISSING), np.full(len(piece.counts), MISSING), piece.counts > 0
+    stop = np.cumsum(piece.counts)
+    first[has], last[has] = piece.ns[(stop - piece.counts)[has]], piece.ns[stop[has] - 1]
+    return first, last
 
 
 def events_before(piece: Piece, rows: Int64, ns: Int64 | int) -> Int64:

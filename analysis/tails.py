@@ -139,9 +139,14 @@ def value_at(sample: Ordered, p: Fraction | float) -> float:
 
 def interpolated(sample: Ordered, p: Fraction | float) -> float:
     """Percentile of a sample of at least one value by the linear rule, see ``linear``."""
-    position = exact(p) * (sample.size - 1)
-    share = float(position - math.floor(position))
     low, high = sample.at(linear_ranks(sample.size, p)).tolist()
+    return between(low, high, sample.size, p)
+
+
+def between(low: float, high: float, n: int, p: Fraction | float) -> float:
+    """The linear rule of n values, given those at its two ranks (``linear_ranks``)."""
+    position = exact(p) * (n - 1)
+    share = float(position - math.floor(position))
     if share == 0.0 or low == high:  # also keeps inf - inf from becoming NaN
         return float(low)
     return float(low + share * (high - low))
