@@ -13,7 +13,8 @@ from harness.reference.foreign import decode_side, prefill_side
 from harness.reference.table import EMITTED, HANDLE, RESIDENT, Int64, Phase, Table
 
 FOREIGN_CODES: Final = (
-    "decline_reason", "decline_after_output", "pool_budget", "pool_capacity", "layer_intent", "layer_not_resident", "layer_capacity",
+    "decline_undeclared", "decline_reason", "decline_after_output", "pool_budget", "pool_capacity", "layer_intent", "layer_not_resident",
+    "layer_capacity",
 )  # fmt: skip
 """Reasons for which a plan is refused on account of a decline or of the deployment."""
 _DECODE = int(Phase.DECODE)

@@ -22,7 +22,7 @@ from harness.reference.contract import (
 )
 from harness.reference.keys import first_descent, order_keys
 from harness.reference.policy import Policy
-from harness.reference.room import Room, held_after
+from harness.reference.room import Room, held_after, holds_room
 from harness.reference.table import (
     COMPUTED,
     MAXIMUM,
@@ -290,6 +290,7 @@ def _admit_counted(draft: Draft, room: Room, candidates: Iterable[Candidate], ca
     budgets, suspended, fits = draft.workload.budgets, draft.state.suspended, True
     promised = room.promised(draft.held, draft.preempted)
     back = set(((suspended.resident > 0) & (suspended.ready == 1)).nonzero()[0].tolist())
+    company = holds_room(suspended)
     for candidate in candidates:
         if not fits and not back:
             return
@@ -305,7 +306,7 @@ def _admit_counted(draft: Draft, room: Room, candidates: Iterable[Candidate], ca
         need = draft.demand(candidate)
         width = min(need, draft.tokens_left, cap or need)
         extra, taken = room.asks(draft.table(candidate), candidate[1], width, suspended=candidate[0] == SUSPENDED)
-        ceiling = budgets.kv_capacity - (budgets.kv_watermark if inside else 0)
+        ceiling = budgets.kv_capacity - (budgets.kv_watermark if inside or company else 0)
         if (extra and promised + extra > ceiling) or draft.held + taken > budgets.kv_capacity:
             fits = False
             continue

@@ -45,6 +45,11 @@ def promised_rows(workload: WorkloadManifest, state: SchedulerState) -> int:
     return known + _rows((suspended.limit * (suspended.resident > 0)), block)
 
 
+def holds_room(suspended: Table) -> bool:
+    """Whether any of them is on the device or on its way there: rows are held back for it too, although nobody runs."""
+    return bool(np.count_nonzero(suspended.resident) or np.count_nonzero(suspended.reserved))
+
+
 class Room:
     """What intervals and candidates of one draft take of the cache.
 
@@ -128,6 +133,7 @@ def _ceilings(workload: WorkloadManifest, state: SchedulerState, plan: Iteration
     promised = promised_rows(workload, state) - int(gone.reserved.sum()) + stays + int(plan.reserve[2].sum()) - sum(had)
     if promised > limit.kv_capacity:
         yield "hard_ceiling", f"promised={promised}: the ceiling is {limit.kv_capacity} (F29)"
-    alone = len(plan.resume.at) + len(plan.admit.at) + len(plan.promote.at) == 1 and len(gone) == len(state.running)
+    came = len(plan.resume.at) + len(plan.admit.at) + len(plan.promote.at)
+    alone = came == 1 and len(gone) == len(state.running) and not holds_room(state.suspended)
     if 0 in had and not alone and promised > limit.kv_capacity - limit.kv_watermark:
         yield "soft_ceiling", f"promised={promised}: whoever comes in must leave {limit.kv_watermark} rows free (F28)"

@@ -103,6 +103,8 @@ def _judge(policy: Policy, workload: WorkloadManifest, state: SchedulerState, pl
         problems += _identity(workload, state, plan)
     if not (plan.preempt is plan.resume is plan.admit is plan.decline is plan.promote is NO_MOVES and plan.reasons is NO_REASONS):
         problems += _intents(state, plan)
+        if len(plan.decline.at) and not policy.declines:  # nobody would look for its declines: a stream has begun, a simulation waits on
+            problems.append(refusal("decline_undeclared", f"decline={plan.decline.at.tolist()}: {policy.policy_id} says it never declines"))
     if problems:
         return problems, state.running, EMPTY.cells  # positions mean nothing under another state or broken intents
     members = eligible(state, plan.preempt, plan.resume, plan.admit)

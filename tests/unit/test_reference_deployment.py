@@ -89,6 +89,16 @@ def test_a_decline_names_a_waiting_request_once_and_says_why(name: str) -> None:
     assert codes(SCORPIO, ALONE, QUEUED, declining()) == set()
 
 
+UNDECLARED = "decline_undeclared"
+
+
+def test_only_a_policy_that_says_so_declines() -> None:
+    class Silent(ScorpioLike):
+        declines = False
+
+    assert codes(Silent(), ALONE, QUEUED, declining()) == {UNDECLARED}
+
+
 def test_who_is_declined_ends_without_output_under_a_generation_of_its_own() -> None:
     core = Core(ALONE, SCORPIO, COSTS)
     truths = Truths()
@@ -231,7 +241,7 @@ def test_without_a_tier_nobody_moves_layers() -> None:
 
 def test_every_code_of_this_part_has_a_fixture_that_it_refuses() -> None:
     refused = {code for code, _ in (*BAD_DECLINES.values(), *BAD_STEPS.values(), *BAD_LAYERS.values())} | {"layer_capacity"}
-    assert refused >= set(FOREIGN_CODES)
+    assert refused | {UNDECLARED} >= set(FOREIGN_CODES)
 
 
 def advanced(policy: Policy, workload: WorkloadManifest, state: SchedulerState, now_ns: int) -> SchedulerState:

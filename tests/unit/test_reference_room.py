@@ -193,3 +193,19 @@ def test_who_is_back_on_the_device_does_not_wait_behind_one_whose_room_it_holds(
     assert len(plan.promote.at) == 0
     assert len(plan.admit.at) == 0
     assert validate_plan(policy, workload, state, plan) == []
+
+
+@pytest.mark.parametrize("policy_id", sorted(name for name, policy in POLICIES.items() if "admission" in policy.engine_rules))
+def test_rows_are_held_back_for_who_is_back_on_the_device_though_nobody_runs(policy_id: str) -> None:
+    policy = make_policy(policy_id)
+    back = member(6, emitted=2, computed=5, committed=5, resident=5, reserved=6, epoch=1)
+    state = state_of(suspended=(back,), waiting=(NEW,))._replace(memory=policy.initial_memory())  # NEW comes first by priority and order
+    workload = online_workload(policy, Budgets(16, 4, 12, 1), rules=MemoryRules(POINT, tier_rows=50))  # 12 rows for both, 11 for newcomers
+    plan = policy.plan(workload, state)
+    assert validate_plan(policy, workload, state, plan) == []
+    assert (plan.resume.keys[0].tolist(), len(plan.admit.at)) == ([6], 0)
+    alone = state_of(waiting=(NEW,))._replace(memory=policy.initial_memory())
+    tight = online_workload(policy, Budgets(16, 4, 6, 1), rules=MemoryRules(POINT, tier_rows=50))
+    plan = policy.plan(tight, alone)
+    assert validate_plan(policy, tight, alone, plan) == []
+    assert len(plan.admit.at) == 1, "with nobody inside, the rows held back could block it for ever"
