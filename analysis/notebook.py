@@ -18,8 +18,10 @@ from analysis.campaign import analyze
 from analysis.frames import checks_frame, figures_frame, groups_frame, outcomes_frame, requests_frame
 from analysis.model import CampaignAnalysis
 from analysis.own_log import COLUMNS, Origin, record_from_frame
+from analysis.pair import Contender, contender, hold
+from analysis.regression import gate
 from analysis.run import RunMeasures, measure_run
-from harness.errors import HostError, UsageError
+from harness.errors import HostError, Problem, TrigpointError, UsageError
 from harness.record.journal import read_campaign as read_header
 from harness.record.reader import RunRecord, find_attempts, latest_sealed, read_campaign_runs
 from harness.record.reader import read_run as read_attempt
@@ -28,6 +30,7 @@ from harness.record.spec import Slo, Window
 __all__ = [
     "COLUMNS",
     "CampaignAnalysis",
+    "Contender",
     "Origin",
     "RunMeasures",
     "RunRecord",
@@ -36,10 +39,13 @@ __all__ = [
     "analyze",
     "checks_frame",
     "figures_frame",
+    "gate",
     "groups_frame",
+    "hold",
     "measure_run",
     "outcomes_frame",
     "read_campaign",
+    "read_cell",
     "read_run",
     "record_from_frame",
     "replicates_for_power",
@@ -65,6 +71,28 @@ def read_campaign(folder: str | os.PathLike[str]) -> CampaignAnalysis:
     missing = [f"{cell} replicate {r}: {_state(path, cell, r)}" for cell, r in header.planned if (cell, r) not in sealed]
     missing += _unsearched(header.resolved, {run.spec.arm.name for run in found.runs})
     return analyze(found.runs, incomplete=(*missing, *(f"{p.where}: {p.what}" for p in broken)))
+
+
+def read_cell(folder: str | os.PathLike[str], metric: str | None = None) -> Contender:
+    """Read and analyze one cell's folder (``results/CAMPAIGN/CELL``) as a side for ``hold``, by ``metric`` or the declared one.
+
+    The latest sealed attempt of each replicate is read; one that cannot be read stands against every claim. Raises HostError when none can
+    be read, UsageError ``no_sealed_run`` when there is none, and what ``analysis.pair.contender`` raises.
+    """
+    path = Path(folder)
+    runs: list[RunRecord] = []
+    broken: list[Problem] = []
+    for (cell, _), attempt in sorted(latest_sealed(path.parent).items()):
+        if cell == path.name:
+            try:
+                runs.append(read_attempt(attempt))
+            except TrigpointError as error:
+                broken += error.problems
+    if broken and not runs:
+        raise HostError(*broken)
+    if not runs:
+        raise UsageError.single("no_sealed_run", f"runs=0 sealed in {path}: there is nothing to compare", "name a folder CAMPAIGN/CELL")
+    return contender(runs, metric, str(folder), broken=[f"{p.where}: {p.what}" for p in broken])
 
 
 def read_run(attempt: str | os.PathLike[str]) -> RunRecord:

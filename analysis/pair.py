@@ -74,11 +74,14 @@ class Versus:
 def contender(records: Sequence[RunRecord], metric: str | None, name: str, *, broken: Sequence[str] = ()) -> Contender:
     """Analyze the records of one cell as a side by ``metric`` (None: its declared one).
 
-    UsageError when a cell has no such figure, or one of which nobody says whether more or less is better.
+    UsageError when a cell has no such figure, or one of which nobody says whether more or less is better, or when its data are discarded.
 
     ``broken``: replicates that cannot be read, in words; leaving them out would choose the data, so they stand against every claim.
     """
     spec = records[0].spec
+    if spec.probe is not None and spec.probe.discarded:
+        what = f"{name}: its runs located a search for capacity, so their data are discarded"
+        raise UsageError.single("data_discarded", what, "name a cell of the search's grid, which has the same name without +locate")
     by = metric or (spec.rank.metric if spec.rank else "goodput")
     cell, context = cell_in_context(records, by)
     if by not in cell.figures or not directed(cell.figures[by]):

@@ -46,10 +46,6 @@ def resolve_side(name: str, metric: str | None, papers: Path | None) -> Contende
     if len(cells) != 1:
         what = f"{name} holds {len(cells)} cells ({', '.join(cells) or 'none'}); a side of a comparison is one cell"
         raise UsageError.single("side_ambiguous" if cells else "side_empty", what, "name one cell's folder: CAMPAIGN/CELL")
-    probe = records[0].spec.probe
-    if probe is not None and probe.discarded:
-        what = f"{name}: its runs located a search for capacity, so their data are discarded"
-        raise UsageError.single("data_discarded", what, "name a cell of the search's grid, which has the same name without +locate")
     return contender(records, metric, name, broken=[f"{p.where}: {p.what}" for p in broken])
 
 
@@ -61,7 +57,7 @@ def noise_beside(name: str, side: Contender, metric: str | None, campaign: Path 
         return []
     cells: dict[str, list[RunRecord]] = defaultdict(list)
     for record in load_records(folder)[0]:
-        if record.spec.load == side.spec.load:
+        if record.spec.load == side.spec.load and not (record.spec.probe and record.spec.probe.discarded):
             cells[record.spec.cell].append(record)
     if campaign is not None and not cells:
         what = f"noise={campaign}: holds no sealed run at load {side.spec.load.label()}"

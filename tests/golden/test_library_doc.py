@@ -34,6 +34,7 @@ def test_every_block_runs_in_order_and_says_what_the_page_says(monkeypatch: pyte
     assert own.loc["tbt_p95", "status"] == "unknown"
     assert own.loc["attainment", "value"] == 248 / 250
     assert "imported\n['rank_undeclared']\n" in printed
+    assert "True None REFUSED\nTrue\n" in printed
     assert names["advice"].replicates > 5
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import math
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +13,13 @@ import pytest
 from analysis.campaign import analyze
 from analysis.frames import checks_frame, figures_frame, groups_frame, outcomes_frame, requests_frame
 from analysis.model import Outcome
-from analysis.notebook import read_campaign
+from analysis.notebook import read_campaign, read_cell
 from harness.errors import HostError, UsageError
 from tests.builders import MS, make_never_due, make_record, make_request, make_spec
 
 pd = pytest.importorskip("pandas")
+
+EXAMPLE = Path(__file__).parents[2] / "results" / "example"
 
 
 def record() -> Any:
@@ -125,3 +129,18 @@ def test_a_folder_without_records_is_an_instruction(tmp_path: Any) -> None:
     (tmp_path / "campaign.json").write_text('{"name":"x","digest":"d","question":"q","manifest":"","resolved":{},"planned":[["a@x1",0]]}')
     with pytest.raises(UsageError, match="run the campaign first"):
         read_campaign(str(tmp_path))
+
+
+def test_a_cell_is_read_as_a_side_and_what_cannot_be_read_stands_against_it(tmp_path: Path) -> None:
+    whole = read_cell(EXAMPLE / "seqs-8@x1.5")
+    assert (len(whole.cell.runs), whole.broken, whole.spec.cell) == (1, (), "seqs-8@x1.5")
+    shutil.copytree(EXAMPLE, tmp_path / "c")
+    shutil.copytree(tmp_path / "c/seqs-8@x1.5/0", tmp_path / "c/seqs-8@x1.5/1")
+    (tmp_path / "c/seqs-8@x1.5/1/1/spec.json").write_text("{")
+    torn = read_cell(tmp_path / "c/seqs-8@x1.5")
+    assert (len(torn.cell.runs), len(torn.broken)) == (1, 1)
+    with pytest.raises(UsageError, match="no_sealed_run"):
+        read_cell(tmp_path / "c/nowhere")
+    shutil.rmtree(tmp_path / "c/seqs-8@x1.5/0")
+    with pytest.raises(HostError):
+        read_cell(tmp_path / "c/seqs-8@x1.5")

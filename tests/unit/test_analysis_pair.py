@@ -18,8 +18,8 @@ from harness.cli.compare import versus_dict
 from harness.errors import UsageError
 from harness.record.coordinates import Known
 from harness.record.reader import RunRecord, SealState
-from harness.record.spec import Arm, LoadPoint, Rank, Waiver
-from tests.builders import make_coordinates, make_request, make_spec
+from harness.record.spec import Arm, LoadPoint, Probe, Rank, Waiver
+from tests.builders import make_coordinates, make_request, make_search, make_spec
 from tests.gates.cases import healthy, rows
 
 MS = 1_000_000
@@ -298,3 +298,8 @@ def test_an_infinite_tail_is_called_that_and_not_a_missing_replicate() -> None:
     found = hold(cell("a", 50), replace(whole, cell=replace(whole.cell, runs=runs)))
     assert found.effect is None
     assert "replicates=0 with a finite ttft_p50 above 0 on one side" in found.reasons[-1].text
+
+
+def test_what_a_search_discarded_is_no_side_of_a_comparison() -> None:
+    with pytest.raises(UsageError, match="data_discarded"):
+        cell("a", 50, count=1, probe=Probe(phase="locate", search=make_search()))
