@@ -19,7 +19,8 @@ from harness.errors import UsageError
 from harness.record.coordinates import Known
 from harness.record.reader import RunRecord, SealState
 from harness.record.spec import Arm, LoadPoint, Probe, Rank, Waiver
-from tests.builders import make_coordinates, make_request, make_search, make_spec
+from tests.builders import make_coordinates, make_request, make_spec
+from tests.capacity_worlds import make_search
 from tests.gates.cases import healthy, rows
 
 MS = 1_000_000
