@@ -39,8 +39,10 @@ def broken_floor(noise: NoiseFloor) -> Reason:
 
 
 def widest(floors: Sequence[NoiseFloor]) -> NoiseFloor | None:
-    """Return the floor whose interval reaches farthest: of several A/A pairs the loudest is the floor."""
-    return max(floors, key=lambda n: (n.effect.high - n.effect.low, n.source), default=None)
+    """Return the floor whose interval reaches farthest: of several A/A pairs the loudest is the floor, and one that stands apart is louder
+    than any that does not, however wide.
+    """
+    return max(floors, key=lambda n: (stands_apart(n.effect), n.effect.high - n.effect.low, n.source), default=None)
 
 
 def floors_of(effects: Sequence[Effect], twins: frozenset[frozenset[str]], campaign: str) -> tuple[NoiseFloor, ...]:

@@ -304,3 +304,17 @@ def test_an_infinite_tail_is_called_that_and_not_a_missing_replicate() -> None:
 def test_what_a_search_discarded_is_no_side_of_a_comparison() -> None:
     with pytest.raises(UsageError, match="data_discarded"):
         cell("a", 50, count=1, probe=Probe(phase="locate", search=make_search()))
+
+
+def test_identical_arms_that_differ_are_not_hidden_behind_a_wider_floor() -> None:
+    noisy = contender([replicate("a22", i, ms, campaign="n") for i, ms in enumerate((50, 90, 30, 80, 40))], None, "a22 of n")
+    found = hold(cell("a", 50), cell("b", 60), noise=[*twins(58), noisy])
+    assert found.effect is not None
+    assert found.effect.noise is not None
+    assert found.effect.noise.source == "a2 of n and a of n"
+    assert [r.code for r in found.reasons] == ["noise_floor"]
+    assert gate(found).decision is Decision.INCONCLUSIVE
+    calm = hold(cell("a", 50), cell("b", 60), noise=[*twins(), noisy]).effect
+    assert calm is not None
+    assert calm.noise is not None
+    assert "a22 of n" in calm.noise.source
