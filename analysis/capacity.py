@@ -14,11 +14,11 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from analysis.capacity_curve import Crossing, cliff, crossing, smoothed
+from analysis.capacity_curve import Crossing, crossing, smoothed
 from analysis.capacity_declared import Search, Stages, coordinate
 from analysis.capacity_rows import Bracket, RateRow, bracket, rate_rows, rises
 from analysis.capacity_runs import History, Key, Probe, ProbeRun, probe_run
-from analysis.capacity_search import Done, crossings, mostly_overloaded, next_probe, spread
+from analysis.capacity_search import Done, crossings, gap, mostly_overloaded, next_probe, spread
 from analysis.intervals import replicate_interval
 from analysis.model import Figure, Interval, Reason
 
@@ -280,10 +280,10 @@ def _resolved(grid: _Grid, value: float, found: Interval) -> Interval:
     """The interval, no narrower than the grid resolves: replicates that fall off one cliff agree on where we drew it between two rates."""
     down = up = 0.0
     for r, log in enumerate(grid.logs):
-        runs = [grid.runs["grid", rate, r] for rate in grid.rates]
-        gap = cliff(grid.rates, [run.valid for run in runs], [run.offered for run in runs], grid.search.attainment)
-        if gap is not None:
-            down, up = down + min(math.log(gap[0]) - log, 0.0) / grid.count, up + max(math.log(gap[1]) - log, 0.0) / grid.count
+        between = gap([grid.runs["grid", rate, r] for rate in grid.rates], grid.search.attainment)
+        if between is not None:
+            down += min(math.log(between[0]) - log, 0.0) / grid.count
+            up += max(math.log(between[1]) - log, 0.0) / grid.count
     low, high = min(found.low, value * math.exp(down)), max(found.high, value * math.exp(up))
     if (low, high) == (found.low, found.high):
         return found

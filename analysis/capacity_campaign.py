@@ -14,10 +14,10 @@ from analysis.capacity import CapacityEstimate, History, ProbeRun, Search, estim
 from analysis.capacity_answers import answer_from, answer_of
 from analysis.capacity_frame import UNITS, search_coordinates, search_words
 from analysis.capacity_runs import EXPLAINED_BY_OVERLOAD, Measured, is_alarm
-from analysis.capacity_search import allowed_alarms, too_many_alarms
+from analysis.capacity_search import allowed_alarms, gap, too_many_alarms
 from analysis.gates import CellContext, RunContext, standing_against
 from analysis.loops import loop_name
-from analysis.model import CellAnalysis, CheckResult, Claim, Figure, Reason, RunAnalysis
+from analysis.model import CellAnalysis, CheckResult, Claim, Figure, Interval, Reason, RunAnalysis
 from analysis.outcomes import sum_outcomes
 from harness.errors import UsageError
 from harness.record.reader import RunRecord
@@ -167,7 +167,7 @@ def _side(found: ArmCapacity, search: Search, own: Analyzed, context: CellContex
             server_start=starts[replicate],
             seal_root=None,
             outcomes=outcomes,
-            figures={"capacity": _own(capacity, value)},
+            figures={"capacity": _own(capacity, value, gap(_row(found, replicate), search.attainment))},
             checks=(),
         )
         for replicate, value in replicates
@@ -187,6 +187,15 @@ def _side(found: ArmCapacity, search: Search, own: Analyzed, context: CellContex
     )
 
 
-def _own(capacity: Figure, value: float) -> Figure:
-    """One replicate's capacity, with no interval of its own."""
-    return replace(capacity, value=value, status="ok", n=1, reason="", interval=None)
+def _row(found: ArmCapacity, replicate: int) -> list[ProbeRun]:
+    """A replicate's runs in the grid, by ascending load."""
+    return sorted((run for run in found.runs if run.phase == "grid" and run.replicate == replicate), key=lambda run: run.rate)
+
+
+def _own(capacity: Figure, value: float, between: tuple[float, float] | None) -> Figure:
+    """One replicate's capacity: no spread is known of it, but loads that it lies between where it falls off a cliff."""
+    bounds = None
+    if between is not None:
+        low, high = min(between[0], value), max(between[1], value)
+        bounds = Interval(low, high, 1.0, "between the loads on either side of a cliff of attainment", 1, "replicate")
+    return replace(capacity, value=value, status="ok", n=1, reason="", interval=bounds)

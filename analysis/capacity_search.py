@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from analysis.capacity_curve import Crossing, crossing
+from analysis.capacity_curve import Crossing, cliff, crossing
 from analysis.capacity_declared import Search
 from analysis.capacity_runs import History, Key, Probe, ProbeRun
 from analysis.model import Reason
@@ -84,6 +84,11 @@ def crossings(search: Search, rates: Sequence[float], count: int, runs: Mapping[
     columns = [[runs["grid", rate, r] for rate in rates] for r in range(count)]
     alpha, method = search.attainment, search.method
     return [crossing(rates, [run.valid for run in row], [run.offered for run in row], alpha, method) for row in columns]
+
+
+def gap(row: Sequence[ProbeRun], alpha: float) -> tuple[float, float] | None:
+    """The rates between which one replicate falls off a cliff, of its runs at ascending rates; None where it falls gently or not at all."""
+    return cliff([run.rate for run in row], [run.valid for run in row], [run.offered for run in row], alpha)
 
 
 def mostly_overloaded(column: Sequence[ProbeRun]) -> bool:

@@ -38,13 +38,15 @@ E_MOST = 700.0
 class Replicates:
     """One side's figure by replicate index, with the server start and the schedule's digest of each.
 
-    Without ``starts`` every replicate is taken to have had its own; without ``digests`` pairs can be made by index alone.
+    Without ``starts`` every replicate is taken to have had its own; without ``digests`` pairs can be made by index alone. ``bounds``: what
+    each value is known to lie between and no closer, of those that are interpolated over a gap (capacities).
     """
 
     name: str
     values: Mapping[int, float]
     starts: Mapping[int, int] = field(default_factory=dict)
     digests: Mapping[int, str] = field(default_factory=dict)
+    bounds: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     def start(self, index: int) -> int:
         """The server start of a replicate."""
@@ -112,7 +114,8 @@ def replicates_of(cell: CellAnalysis, metric: str, name: str) -> Replicates:
     runs = {r.replicate: r for r in sorted(cell.runs, key=lambda r: r.replicate)}
     figures = {i: r.figures.get(metric) for i, r in runs.items()}
     values = {i: f.value for i, f in figures.items() if f is not None and f.status == "ok" and f.value is not None}
-    return Replicates(name, values, {i: r.server_start for i, r in runs.items()}, digests_of(cell))
+    bounds = {i: (f.interval.low, f.interval.high) for i, f in figures.items() if f is not None and f.interval and metric == "capacity"}
+    return Replicates(name, values, {i: r.server_start for i, r in runs.items()}, digests_of(cell), bounds)
 
 
 def pair_up(a: Replicates, b: Replicates, *, same_campaign: bool) -> Pairing:
@@ -164,12 +167,14 @@ def paired_effect(
     confidence: float,
     family: int,
     starts: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {}),
+    bounds: tuple[Mapping[int, tuple[float, float]], Mapping[int, tuple[float, float]]] = ({}, {}),
 ) -> Effect | None:
     """Compare arm b with arm a over the replicates both have; None when fewer than two pairs or a value has no logarithm.
 
-    ``values`` and ``starts`` map replicate index to the replicate's figure and to its server start. See ``Frame`` for the rest.
+    ``values``, ``starts`` and ``bounds`` map replicate index to the replicate's figure, its server start and what it lies between. See
+    ``Frame`` for the rest.
     """
-    a, b = (Replicates(n, v, s) for n, v, s in zip(names, values, starts, strict=True))
+    a, b = (Replicates(n, v, s, bounds=g) for n, v, s, g in zip(names, values, starts, bounds, strict=True))
     shared = tuple((i, i) for i in sorted(values[0].keys() & values[1].keys()))
     return _paired(a, b, shared, Frame(metric, margin, confidence, family))
 
@@ -188,7 +193,26 @@ def _paired(a: Replicates, b: Replicates, pairs: Sequence[tuple[int, int]], fram
     if len(differences) < len(pairs):
         method = f"t over {len(differences)} groups of pairs that share server starts (hierarchical)"
     estimate = _Estimate(*found, len(differences), spread)
-    return replace(_effect(a, b, frame, estimate, method), pairs=len(pairs), exact=sign_flip(differences, 1 - frame.level))
+    found_effect = replace(_effect(a, b, frame, estimate, method), pairs=len(pairs), exact=sign_flip(differences, 1 - frame.level))
+    return _no_narrower(found_effect, a, b, pairs, frame) if a.bounds or b.bounds else found_effect
+
+
+def _no_narrower(effect: Effect, a: Replicates, b: Replicates, pairs: Sequence[tuple[int, int]], frame: Frame) -> Effect:
+    """Widen the interval of a ratio to what the bounds of its values leave open, and judge it again."""
+    one, two = (
+        [(side.values[i], *side.bounds.get(i, (side.values[i],) * 2)) for i in which]
+        for side, which in zip((a, b), zip(*pairs, strict=True), strict=True)
+    )
+    down = float(np.mean([math.log(v[1] / v[0]) - math.log(u[2] / u[0]) for u, v in zip(one, two, strict=True)]))
+    up = float(np.mean([math.log(v[2] / v[0]) - math.log(u[1] / u[0]) for u, v in zip(one, two, strict=True)]))
+    low, high = min(effect.low, effect.estimate * math.exp(down)), max(effect.high, effect.estimate * math.exp(up))
+    if (low, high) == (effect.low, effect.high):
+        return effect
+    verdict = effect.verdict
+    if verdict != "unclaimed":
+        floor, ceiling = 1 / (1 + effect.margin), 1 + effect.margin
+        verdict = judge(low, high, floor, ceiling, higher_is_better=frame.metric in HIGHER_IS_BETTER)
+    return replace(effect, low=low, high=high, verdict=verdict, method=f"{effect.method}, no narrower than the grids resolve")
 
 
 def _unpaired(a: Replicates, b: Replicates, frame: Frame) -> Effect | None:

@@ -183,6 +183,7 @@ def _effects(rank: Rank, cells: Sequence[CellAnalysis], *, family: int) -> tuple
             confidence=rank.confidence,
             family=family,
             starts=(one.starts, two.starts),
+            bounds=(one.bounds, two.bounds),
         )
         if effect is None:
             reasons.append(

@@ -24,7 +24,7 @@ from harness.record.facts import Fact
 from harness.record.reader import RunRecord
 from harness.record.spec import Arm, LoadPoint, Probe, Rank, Replication, Waiver
 from tests.builders import MS, S, make_coordinates, make_facts, make_host_samples, make_request, make_sample, make_spec, make_workload
-from tests.capacity_worlds import World, drive, falling, make_search
+from tests.capacity_worlds import World, drive, falling, make_run, make_search
 from tests.gates.cases import NO_EVENTS, healthy
 
 SEARCH = make_search(start=8.0, limit=32.0, replicates=5, resolution=0.2, grid=3, step=0.1, widen=1)
@@ -230,6 +230,21 @@ def test_three_replicates_without_a_claim_are_shown_and_say_what_stands_against_
     assert found.capacities[0].estimate.status == "resolved"
     assert {r.code for r in found.capacities[0].reasons} == {"replicates"}
     assert "What stands against a capacity" in pages(found)
+
+
+def breaking(edge: float) -> World:
+    """A system that serves everything up to a load and two in five beyond it, the same in every replicate."""
+    return lambda probe: make_run(probe, 1.0 if probe.rate <= edge else 0.4)
+
+
+@pytest.mark.parametrize(("edges", "verdict"), [((11.0, 11.6), "unresolved"), ((12.0, 12.6), "unresolved"), ((11.0, 16.0), "better")])
+def test_arms_that_fall_off_cliffs_differ_by_no_less_than_the_grid_resolves(edges: tuple[float, float], verdict: str) -> None:
+    """Replicates that agree to a hair would make any difference of interpolated capacities a certain one."""
+    found = analyze(campaign({"a": breaking(edges[0]), "b": breaking(edges[1])}), incomplete=())
+    assert isinstance(found.verdict, Ranking), found.verdict
+    (effect,) = found.verdict.effects
+    assert effect.low <= edges[1] / edges[0] <= effect.high
+    assert (effect.verdict, effect.method) == (verdict, "t over 5 pairs, no narrower than the grids resolve")
 
 
 def test_draws_that_differ_between_arms_are_refused() -> None:
