@@ -58,6 +58,8 @@ def _wanted(c: CampaignAnalysis, kind: _Kind) -> bool:
     """The view over all that was offered says more only where something did not complete; end to end only where it is limited."""
     if kind.series == "ttft_offered_cdf":
         return any(_completed(run) < 1 for cell in c.cells for run in cell.runs)
+    if kind.series == "slip_cdf":  # a client in virtual time is never late, and a line at zero shows nothing
+        return any(x for cell in c.cells for run in cell.runs for x in run.series.get("slip_cdf", ((), ()))[0])
     return kind.series != "e2e_cdf" or any(limit.clock == "e2e" for cell in c.cells for limit in cell.limits)
 
 
@@ -83,13 +85,13 @@ def _lines(c: CampaignAnalysis, kind: _Kind, unit: Unit) -> Plot:
     def _paint(canvas: Canvas) -> None:
         panels = list(canvas.subplots(rows, columns, squeeze=False, sharey=True).flat)
         for panel, load in zip(panels, loads, strict=False):
-            _panel(panel, kind, unit, [(i, cell) for i, cell in enumerate(c.cells) if cell.load == load])
+            _panel(panel, kind, unit, [(i, cell) for i, cell in _by_arm(c) if cell.load == load])
             panel.set_title(clean(load) if len(loads) > 1 else "", loc="left")
             panel.set_xlabel(f"{kind.label}, {unit.name}")
         for panel in panels[len(loads) :]:
             panel.set_visible(False)
         panels[0].set_ylabel("share at or below" if kind.distribution else "requests")
-        _name_cells(canvas, c.cells)
+        _name_arms(canvas, c)
 
     return Plot(kind.title, draw(2.9 * rows, _paint), _caption(c, kind))
 
@@ -158,7 +160,7 @@ def decades(xs: Sequence[float]) -> tuple[float, float]:
 
 def _histograms(c: CampaignAnalysis, unit: Unit) -> tuple[Plot, ...]:
     """TTFT of each cell in columns: counts of all its replicates, which share one grid."""
-    drawn = [(i, cell, _added(cell)) for i, cell in enumerate(c.cells)]
+    drawn = [(i, cell, _added(cell)) for i, cell in _by_arm(c)]
     drawn = [(i, cell, found) for i, cell, found in drawn if found[0]]
     if not drawn or len(drawn) > HISTOGRAMS:
         return ()
@@ -211,8 +213,19 @@ def _dashes(index: int) -> Any:
     return _DASHES[index // len(PALETTE) % len(_DASHES)]
 
 
-def _name_cells(canvas: Canvas, cells: Sequence[CellAnalysis]) -> None:
-    """Name the cells in their own colours above the panels. The leading space keeps names that begin with "_", which are else left out."""
-    lines = [Line2D([], [], color=_colour(i), linestyle=_dashes(i), linewidth=2) for i in range(len(cells))]
-    names = [f" {shorten(clean(c.cell), 40)}" for c in cells]
-    canvas.legend(lines, names, loc="outside upper left", ncols=min(len(cells), 4), frameon=False, labelcolor="linecolor", handlelength=1.2)
+def _by_arm(c: CampaignAnalysis) -> list[tuple[int, CellAnalysis]]:
+    """The cells, each with the number of its arm: an arm keeps its colour over the panels of the loads."""
+    arms = list(dict.fromkeys(cell.arm for cell in c.cells))
+    return [(arms.index(cell.arm), cell) for cell in c.cells]
+
+
+def _name_arms(canvas: Canvas, c: CampaignAnalysis) -> None:
+    """Name the arms in their own colours above the panels, or the cells where that is the same.
+
+    The leading space keeps names that begin with "_", which are else left out.
+    """
+    found = dict(_by_arm(c))
+    alone = len(found) == len(c.cells)
+    lines = [Line2D([], [], color=_colour(i), linestyle=_dashes(i), linewidth=2) for i in found]
+    names = [f" {shorten(clean(cell.cell if alone else cell.arm), 40)}" for cell in found.values()]
+    canvas.legend(lines, names, loc="outside upper left", ncols=min(len(names), 4), frameon=False, labelcolor="linecolor", handlelength=1.2)

@@ -6,10 +6,11 @@ import itertools
 import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from analysis.model import CampaignAnalysis, CellAnalysis, Figure, Ranking
 from analysis.report.table import Table
-from analysis.report.words import Unit, basis, clean, latency_unit
+from analysis.report.words import Unit, basis, clean, latency_unit, percent
 
 Found = tuple[CellAnalysis, Figure]
 
@@ -19,6 +20,12 @@ GLANCE = (
     *("shared_stamp_share", "e2e_p50", "e2e_p95", "e2e_p99", "slip_p99"),
 )
 """What stands at a glance, in order. The share of tokens that share a stamp stands beside TBT, which it qualifies."""
+
+OVERVIEW = ("goodput", "attainment", "ttft_p95", "tbt_p99")
+"""What a row of many cells holds beside the declared metric: how much was in time, and a tail of each clock."""
+
+OPEN_CELLS = 6
+"""Cells whose whole tables stand open; of more, a table with one row a cell comes first."""
 
 GLANCE_CELLS = 3
 """Cells side by side in one table: three values with their intervals fit 120 columns."""
@@ -38,7 +45,26 @@ def glance(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
     for number, cells in enumerate(groups, 1):
         title = "Numbers at a glance" + (f" ({number} of {len(groups)})" if len(groups) > 1 else "")
         tables.append(_glance(title, cells, metrics, unit))
-    return tuple(tables)
+    if len(c.cells) <= OPEN_CELLS:
+        return tuple(tables)
+    return (_overview(c, unit), *(replace(table, folded=True) for table in tables))
+
+
+def _overview(c: CampaignAnalysis, unit: Unit) -> Table:
+    """Many cells, one a row, by the few metrics that a row holds; the rest is folded below."""
+    metrics = [m for m in dict.fromkeys((*_declared(c), *OVERVIEW)) if any(m in cell.figures for cell in c.cells)]
+    found = {m: [cell.figures[m] for cell in c.cells if m in cell.figures] for m in metrics}
+    levels = ", ".join(sorted({percent(f.interval.level) for figures in found.values() for f in figures if f.interval}))
+    units = {m: _own(figures, unit) for m, figures in found.items()}
+    places = {m: units[m].decimals(figures) for m, figures in found.items()}
+    rows = tuple(
+        (clean(cell.cell), *(_brief(cell.figures[m], units[m], places[m], {}) if m in cell.figures else "" for m in metrics))
+        for cell in c.cells
+    )
+    header = ("Cell", *(f"{clean(m)}, {clean(units[m].name)}" for m in metrics))
+    intervals = f"Intervals: {levels}, over replicates. " if levels else ""
+    note = f"{intervals}What each rests on, its n, why a figure is withheld and the other metrics stand in the tables below."
+    return Table("Cells at a glance", header, rows, frozenset(range(1, len(header))), note)
 
 
 def _declared(c: CampaignAnalysis) -> list[str]:
@@ -78,7 +104,7 @@ def _outside(wanted: Sequence[Found]) -> Iterable[str]:
     found = [f for f, interval in pooled if f.value is not None and not interval.low <= f.value <= interval.high]
     if found:
         names = ", ".join(dict.fromkeys(clean(f.metric) for f in found))
-        yield f"Outside its interval ({names}): the interval is about a run's value, the pooled value lies where the slowest runs are."
+        yield f"Outside its interval ({names}): the interval is about a run's own value, and the pooled one need not be such a value."
 
 
 def _absences(wanted: Sequence[Found]) -> str:

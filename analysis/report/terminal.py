@@ -23,6 +23,9 @@ _PLACES = 3
 _TEXTS = 3
 """Reasons of one gate told one by one: the fourth says nothing new, and the pages have them all."""
 
+_NAME = 30
+"""Columns that the first cell of a row, which names it, gets at least when it needs them."""
+
 _ROWS = 30
 """Rows of one table: what a terminal shows at once."""
 
@@ -104,7 +107,8 @@ def _places(names: list[str]) -> str:
 def _print(table: Table, console: Console) -> None:
     grid = Grid(title=Text(table.title, style="bold"), title_justify="left", pad_edge=False, box=None, padding=(0, 2, 0, 0))
     for i, name in enumerate(table.header):
-        grid.add_column(Text(name, style="dim"), justify="right" if i in table.numeric else "left", overflow="fold")
+        named = min(_NAME, max((len(row[0]) for row in table.rows), default=0)) if i == 0 else None  # broken names are no names
+        grid.add_column(Text(name, style="dim"), justify="right" if i in table.numeric else "left", overflow="fold", min_width=named)
     for row in table.rows[:_ROWS]:
         grid.add_row(*(Text(_brief(cell), style=_STYLES.get(cell.split(",")[0], "")) for cell in row))
     console.print()

@@ -11,6 +11,7 @@ from analysis.effect_model import EffectVerdict, Front, FrontPoint
 from analysis.model import Figure, Interval, Ranking, Reason, Refusal, Standing
 from analysis.report import render_html
 from analysis.report.answer import ranking_words, refusal_words, unranked_tables
+from analysis.report.distribution_plots import distribution_plots
 from analysis.report.front import front_plots, front_tables
 from analysis.report.numbers import glance
 from analysis.report.pairwise import MANY, effects_tables
@@ -114,3 +115,26 @@ def test_a_reason_that_goes_through_the_replicates_is_told_once() -> None:
 def test_the_page_tells_the_answer_before_any_table() -> None:
     page = render_html(campaign())
     assert page.index('class="answer"') < page.index("<table")
+
+
+def test_many_cells_stand_one_a_row_and_their_whole_tables_are_folded() -> None:
+    c = campaign()
+    few = glance(c, MS)
+    assert not any(table.folded for table in few)
+    cells = tuple(dataclasses.replace(c.cells[0], cell=f"c{i}@x1") for i in range(7))
+    first, *rest = glance(dataclasses.replace(c, cells=cells), MS)
+    assert [row[0] for row in first.rows] == [cell.cell for cell in cells]
+    assert first.header[:3] == ("Cell", "goodput, req/s", "attainment, ratio")
+    assert not first.folded
+    assert all(table.folded for table in rest)
+
+
+def test_a_client_that_is_never_late_is_not_drawn() -> None:
+    c = campaign()
+    runs = tuple(dataclasses.replace(run, series={"slip_cdf": ((0.0, 0.0), (0.5, 1.0))}) for run in c.cells[0].runs)
+    quiet = dataclasses.replace(c, cells=(dataclasses.replace(c.cells[0], runs=runs),))
+    assert not distribution_plots(quiet, MS)
+    late = dataclasses.replace(runs[0], series={"slip_cdf": ((0.0, 0.001), (0.5, 1.0))})
+    assert [p.title for p in distribution_plots(dataclasses.replace(c, cells=(dataclasses.replace(c.cells[0], runs=(late,)),)), MS)] == [
+        "Client slip"
+    ]

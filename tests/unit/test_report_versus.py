@@ -39,7 +39,7 @@ def test_a_difference_has_its_unit_and_a_noise_floor_its_source_and_spread() -> 
     found = replace(EFFECT, scale="difference", estimate=0.5, low=0.2, high=0.8, margin=0.1, noise=NoiseFloor("arms x and y of z", EFFECT))
     told = lines(found, replace(DECLARED, metric="goodput"), "req/s")
     assert "second - first = 0.5000 [0.2000, 0.8000] req/s" in told
-    assert "margin ± 0.1 req/s, 2 % of the first" in told
+    assert "margin ± 0.1 req/s, 2 % of both sides' mean" in told
     assert "noise floor: second / first = 1.100 [1.050, 1.150], t over 5 pairs, spread of one unit 0.01 (log): arms x and y of z" in told
     share = lines(found, replace(DECLARED, metric="attainment"), "ratio")
     assert "[0.2000, 0.8000], t over" in share
