@@ -17,7 +17,7 @@ _CONTRACT = MethodContract(
     unknown_future="output lengths, arrivals",
     objective="keep the running queue moving within the budgets; admit first come first served or by priority",
     metric="none is optimised; the source states no objective",
-    assumptions=("one worker", "KV counted in single rows", "a request fits the cache alone"),
+    assumptions=("one worker", "KV counted in rows, or in whole blocks where the engine declares them", "a request fits the cache alone"),
     foreign_owners=("block allocator", "prefix cache", "remote KV connector", "model execution"),
 )
 _LIMITS = (
