@@ -21,6 +21,7 @@ from harness.record.reader import RunRecord
 from harness.record.spec import RunSpec
 
 NO_NOISE = "no A/A run given"
+NO_TWINS = "no two arms of it are identical and have an interval"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,15 +222,17 @@ def with_noise(effect: Effect, sides: tuple[Contender, Contender], declared: Dec
         return replace(effect, noise_reason=NO_NOISE)
     own = {side.key for side in sides}
     floors: list[NoiseFloor] = []
-    elsewhere: list[str] = []
+    why: list[str] = []
     for one, two in combinations(sorted(noise, key=lambda c: c.key), 2):
         together = same_campaign(one, two)
         if {one.key, two.key} == own or not identical(compare(one.side, two.side, same_campaign=together)):
             continue
+        if one.broken or two.broken:
+            why.append("a replicate of the A/A run cannot be read")
+            continue
         differs = stands_elsewhere(one.side, sides[0].side)
         found = None if differs else _effect(one, two, declared, together)
-        elsewhere += [differs] if differs else []
+        why += [f"the A/A run stands elsewhere in: {differs}"] if differs else []
         floors += [NoiseFloor(f"{one.side.name} and {two.side.name}", found)] if found else []
     floor = widest(floors)
-    why = f"the A/A run stands elsewhere in: {elsewhere[0]}" if elsewhere else "no two arms of it are identical and have an interval"
-    return replace(effect, noise=floor, noise_reason="" if floor else why)
+    return replace(effect, noise=floor, noise_reason="" if floor else next(iter(why), NO_TWINS))

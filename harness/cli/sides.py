@@ -56,7 +56,8 @@ def noise_beside(name: str, side: Contender, metric: str | None, campaign: Path 
     if folder is None:
         return []
     cells: dict[str, list[RunRecord]] = defaultdict(list)
-    for record in load_records(folder)[0]:
+    found, broken = load_records(folder)
+    for record in found:
         if record.spec.load == side.spec.load and not (record.spec.probe and record.spec.probe.discarded):
             cells[record.spec.cell].append(record)
     if campaign is not None and not cells:
@@ -69,4 +70,5 @@ def noise_beside(name: str, side: Contender, metric: str | None, campaign: Path 
     alike = sorted(cell for same in twins.values() if len(same) > 1 for cell in same)
     own = side.side.coordinates["result.metric"]
     by = metric or (str(own.value) if isinstance(own, Known) else None)
-    return [contender(cells[cell], by, f"{cell} of {cells[cell][0].spec.campaign}") for cell in alike]
+    unread = {cell: [f"{p.where}: {p.what}" for p in broken if cell in Path(p.where).parts] for cell in alike}
+    return [contender(cells[cell], by, f"{cell} of {cells[cell][0].spec.campaign}", broken=unread[cell]) for cell in alike]

@@ -202,6 +202,14 @@ def test_an_a_a_run_of_another_host_or_load_is_no_floor_and_says_why() -> None:
     assert "result.load" in faster.effect.noise_reason
 
 
+def test_an_a_a_run_of_which_a_replicate_cannot_be_read_is_no_floor() -> None:
+    one, two = twins()
+    found = hold(cell("a", 50), cell("b", 60), noise=[one, replace(two, broken=("spec.json: cut short",))]).effect
+    assert found is not None
+    assert found.noise is None
+    assert "cannot be read" in found.noise_reason
+
+
 def test_arms_that_are_not_identical_are_no_floor() -> None:
     found = hold(cell("a", 50), cell("b", 60), noise=[cell("a", 50, campaign="n"), cell("b", 50, campaign="n")])
     assert found.effect is not None
