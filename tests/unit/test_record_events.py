@@ -31,10 +31,9 @@ def problems(path: Path) -> list[str]:
     return [p.what for p in caught.value.problems]
 
 
-@pytest.mark.parametrize("limit", [0, 1 << 30])
-def test_pieces_under_each_other_are_the_lists(file: Path, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_GROUP_BYTES", limit)  # 0: every group is read in batches
-    monkeypatch.setattr(events, "_BATCH", 7)
+@pytest.mark.parametrize("batch", [7, 1 << 12])
+def test_pieces_under_each_other_are_the_lists(file: Path, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_BATCH", batch)
     assert pa.concat_tables(stream_lists(file, LISTS)).combine_chunks().equals(TABLE.select(list(LISTS)).combine_chunks())
     assert pa.concat_tables(cut_lists(TABLE, LISTS)).combine_chunks().equals(TABLE.select(list(LISTS)).combine_chunks())
 
