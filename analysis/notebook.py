@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.allocation import replicates_for_power, replicates_for_width
+from analysis.bench_serve import bench_serve
 from analysis.campaign import analyze
 from analysis.frames import checks_frame, figures_frame, groups_frame, outcomes_frame, requests_frame
 from analysis.model import CampaignAnalysis
@@ -37,6 +38,7 @@ __all__ = [
     "Slo",
     "Window",
     "analyze",
+    "bench_serve",
     "checks_frame",
     "figures_frame",
     "gate",
