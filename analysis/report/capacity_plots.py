@@ -12,10 +12,13 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from analysis.capacity_campaign import ArmCapacity
 from analysis.model import CampaignAnalysis, CellAnalysis
-from analysis.report.svg import FAINT, PALETTE, Plot, draw
+from analysis.report.svg import FAINT, LINE, PALETTE, Plot, draw
 from analysis.report.words import clean, number, percent, shorten
 
 _MARKS: dict[str, Any] = {"marker": "o", "markersize": 4}
+
+INSIDE = 6
+"""Names that fit into a panel without lying on its lines."""
 
 
 def capacity_plots(c: CampaignAnalysis) -> tuple[Plot, ...]:
@@ -37,24 +40,30 @@ def _scales(c: CampaignAnalysis) -> Plot:
         groups.setdefault(panel, []).append((line, cell))
     columns = min(len(groups), 2)
     rows = math.ceil(len(groups) / columns)
+    longest = max(len(lines) for lines in groups.values())
+    # One legend for all panels is true only where each draws the same lines in the same order.
+    above = longest > INSIDE and len({tuple(name for name, _ in lines) for lines in groups.values()}) == 1
 
     def _paint(canvas: Canvas) -> None:
         panels = list(canvas.subplots(rows, columns, squeeze=False, sharey=True).flat)
         for panel, (title, lines) in zip(panels, groups.items(), strict=False):
-            _scale_panel(panel, lines)
+            _scale_panel(panel, lines, named=not above)
             panel.set_title(shorten(clean(title), 50), loc="left")
         for panel in panels[len(groups) :]:
             panel.set_visible(False)
-        panels[0].set_ylabel("share of requests within the scaled SLO")
+        panels[0].set_ylabel("share within the scaled SLO")
+        if above:
+            names, labels = panels[0].get_legend_handles_labels()
+            canvas.legend(names, labels, loc="outside upper left", ncols=4, frameon=False, labelcolor="linecolor", handlelength=1.2)
 
     caption = (
         "All limits of the SLO multiplied by one scale, as DistServe draws it, read off the sealed runs: mean over replicates."
         " Nothing is drawn where a request that was open at the end could still have met the scaled limits."
     )
-    return Plot("SLO scale", draw(3.0 * rows, _paint), caption)
+    return Plot("SLO scale", draw(3.0 * rows + (LINE * math.ceil(longest / 4) if above else 0), _paint), caption)
 
 
-def _scale_panel(panel: Axes, lines: Sequence[tuple[str, CellAnalysis]]) -> None:
+def _scale_panel(panel: Axes, lines: Sequence[tuple[str, CellAnalysis]], *, named: bool) -> None:
     for index, (name, cell) in enumerate(lines):
         shares: dict[float, list[float]] = {}
         for run in cell.runs:
@@ -71,7 +80,8 @@ def _scale_panel(panel: Axes, lines: Sequence[tuple[str, CellAnalysis]]) -> None
     panel.set_ylim(-0.02, 1.02)
     panel.yaxis.set_major_formatter(FuncFormatter(lambda y, _: percent(y)))
     panel.set_xlabel("SLO scale")
-    panel.legend(loc="lower right", frameon=False, labelcolor="linecolor", handlelength=1.2, fontsize=8)
+    if named:
+        panel.legend(loc="lower right", frameon=False, labelcolor="linecolor", handlelength=1.2, fontsize=8)
 
 
 def _attainment(found: Sequence[ArmCapacity]) -> Plot:

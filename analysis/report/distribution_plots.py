@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis.distributions import COLUMNS_PER_DECADE
 from analysis.model import CampaignAnalysis, CellAnalysis, Limit, Outcome, RunAnalysis
-from analysis.report.svg import FAINT, INK, PALETTE, Plot, draw
+from analysis.report.svg import FAINT, INK, LINE, PALETTE, Plot, draw
 from analysis.report.words import Unit, clean, number, shorten
 
 _DASHES = ("solid", (0, (5, 2)), (0, (1.5, 1.5)))
@@ -93,7 +93,7 @@ def _lines(c: CampaignAnalysis, kind: _Kind, unit: Unit) -> Plot:
         panels[0].set_ylabel("share at or below" if kind.distribution else "requests")
         _name_arms(canvas, c)
 
-    return Plot(kind.title, draw(2.9 * rows, _paint), _caption(c, kind))
+    return Plot(kind.title, draw(2.9 * rows + LINE * (math.ceil(len({cell.arm for cell in c.cells}) / 4) - 1), _paint), _caption(c, kind))
 
 
 def _caption(c: CampaignAnalysis, kind: _Kind) -> str:

@@ -39,8 +39,13 @@ def front_tables(c: CampaignAnalysis, unit: Unit) -> tuple[Table, ...]:
         x.code for cell in c.cells for x in (*cell.checks, *(x for run in cell.runs for x in run.checks)) if x.verdict is not Verdict.PASS
     }
     rows = tuple((str(i), *_row(p, units, told)) for i, p in enumerate(front.points, 1))
-    title, folded = f"Pareto front: {clean(front.x)} against {clean(front.y)}", front.declaration != "declared"
-    return (Table(title, header, rows, frozenset({0, 3, 4}), _note(front), folded=folded),)
+    return (Table(_title(front), header, rows, frozenset({0, 3, 4}), _note(front), folded=front.declaration != "declared"),)
+
+
+def _title(front: Front) -> str:
+    """A front is named one only where it is claimed."""
+    figures = f"{clean(front.x)} against {clean(front.y)}"
+    return f"Pareto front: {figures}" if front.declaration == "declared" else f"{figures[0].upper()}{figures[1:]} (post hoc)"
 
 
 def _note(front: Front) -> str:
@@ -106,7 +111,7 @@ def front_plots(c: CampaignAnalysis, unit: Unit) -> tuple[Plot, ...]:
     words = "No front is claimed: no second figure was declared before the run."
     if front.declaration == "declared":
         words = "Circles: on the front. Crosses: dominated, resolved by intervals."
-    return (Plot("Pareto front", draw(4.0, _paint), f"Bars are each cell's own intervals over replicates. {words}{numbers}"),)
+    return (Plot(_title(front), draw(4.0, _paint), f"Bars are each cell's own intervals over replicates. {words}{numbers}"),)
 
 
 def _finite(p: FrontPoint) -> bool:

@@ -30,6 +30,9 @@ _VARIABLES = {INK: "var(--ink)", FAINT: "var(--faint)", GRID: "var(--grid)"} | {
 WIDTH_IN = 9.0
 """Drawn width; the page scales it to its column."""
 
+LINE = 0.22
+"""Height of a line of a legend above the panels, inches: many names must not squeeze what they name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plot:
