@@ -30,7 +30,7 @@ FLOOR = {"p50": 2, "p95": 20, "p99": 100}
     threshold="Measured window >= 10 x p99 E2E of what was served (so about a tenth of the requests at most straddles an edge; with n < "
     "100 the maximum stands for p99), and n >= what the declared metric needs: ceil(1/(1-p)) for a percentile, "
     "ceil(1/(1-alpha)) for attainment. 600 s is the publication level: printed, not required.",
-    remedy="Lengthen window.measured, or raise the load until the window holds enough requests.",
+    remedy="Lengthen window.measured; where it holds too few requests, raise the load; where the arm is overloaded, lower it.",
 )
 def window_length(context: RunContext) -> Finding:
     """The window is long against a request's life and holds enough requests."""
