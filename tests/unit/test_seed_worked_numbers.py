@@ -15,7 +15,6 @@ import pytest
 from analysis.backlog import overload
 from analysis.clocks import derive_clocks
 from analysis.fairness import ServiceLog, aged_priority, aging_crossover, backlog, largest_gap, service
-from analysis.latency import samples
 from analysis.model import Outcome
 from analysis.run import RunMeasures, measure_run
 from harness.record.reader import RunRecord
