@@ -73,7 +73,9 @@ def decide(
     effects, missing = _effects(rank, ranked, family=family)
     effects, broken = _qualified(effects, comparisons, ranked, family=family)
     reasons += [*missing, *broken]
-    if reasons or len(ranked) < 2:
+    # Who stops a search that looks bad must not keep the ranking of the others: it is a run that is missing.
+    unfinished = any(r.code == "search_unfinished" for found in unranked.values() for r in found)
+    if reasons or unfinished or len(ranked) < 2:
         named = [Reason(r.code, f"arm {arm}: {r.text}", r.remedy) for arm, found in unranked.items() for r in found]
         return Refusal(title, tuple(reasons + named) or (_too_few(len(ranked)),))
     standings = _standings(rank, ranked, effects)

@@ -190,6 +190,14 @@ def test_an_unfinished_search_renders_and_is_refused(unfinished: CampaignAnalysi
     assert "No grid is complete yet" in page
 
 
+def test_one_unfinished_search_refuses_the_ranking_of_the_others() -> None:
+    """Stopping the search that looks bad would choose who is ranked."""
+    arms = {"a": A, "b": B, "c": A}
+    whole, cut = (analyze(campaign(arms, upto), incomplete=()) for upto in (None, {"c": 10}))
+    assert isinstance(whole.verdict, Ranking)
+    assert codes(cut.verdict) == {"search_unfinished"}
+
+
 def test_searches_that_only_located_have_no_cell_and_still_a_page() -> None:
     found = analyze(campaign({"a": A, "b": B}, {"a": 2, "b": 1}), incomplete=())
     assert found.cells == ()
