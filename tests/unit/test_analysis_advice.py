@@ -62,7 +62,7 @@ def test_a_pilot_of_two_is_unknown_with_a_reason_and_the_table_says_so() -> None
     assert found.aim == "know attainment within +-0.02"
     assert found.replicates is None
     (table,) = advice_tables(campaign(advice=(found,)))
-    assert table.rows == (("a@x1", found.aim, "unknown", "unknown", "unknown", found.reason),)
+    assert table.rows == (("a@x1", "know attainment within ± 0.02", "unknown", "unknown", "unknown", found.reason),)
     assert "at least 3" in found.reason
 
 

@@ -192,8 +192,8 @@ def test_the_report_shows_the_plane_and_its_reasons() -> None:
     found = front([cell("a", 100, 1.0), cell("b", 200, 0.5), odd])
     analysis = replace(campaign(), front=found)
     (table,) = front_tables(analysis, Unit("ms", 1000.0))
-    assert [row[4] for row in table.rows] == ["dominated by 1", "on the front", "left out"]
-    assert "model.dtype" in table.rows[2][5]
+    assert [row[5] for row in table.rows] == ["dominated by 1", "on the front", "left out"]
+    assert "model.dtype" in table.rows[2][6]
     (plot,) = front_plots(analysis, Unit("ms", 1000.0))
     assert "a@x1" in plot.svg
     assert "c@x1" not in plot.svg

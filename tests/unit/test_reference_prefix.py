@@ -92,7 +92,7 @@ def test_a_store_needs_room_for_a_block() -> None:
 
 def engine_of(policy_id: str, tokens: int, sequences: int, kv: int, store: PrefixStore | None) -> Engine:
     parameters = {name: value for name, value in SMALL.items() if name in POLICIES[policy_id].card.parameters}
-    made = make_policy(policy_id, parameters | {name: 10**15 for name in ("ttft_ns",) if name in parameters})
+    made = make_policy(policy_id, parameters | {name: 3600 * 10**9 for name in ("ttft_ns",) if name in parameters})
     workers = 2 if isinstance(made.deployment(Budgets(tokens, sequences, kv)), Pools) else 1  # ``kv`` rows for each of two pools
     return Engine(made, Budgets(tokens, sequences, workers * kv), COSTS, prefix=store)
 
