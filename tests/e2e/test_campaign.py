@@ -96,7 +96,7 @@ def test_every_planned_replicate_is_sealed_and_every_request_has_one_outcome(fin
 
 def test_no_prompt_and_no_hidden_length_reaches_a_record_beside_truth(finished: Path) -> None:
     record = read_run(next(iter(latest_sealed(finished).values())))
-    assert not {"prompt", "body"} & {n for t in (record.schedule, record.requests) for n in t.column_names}
+    assert not {"prompt", "body"} & {n for t in (record.schedule, record.whole_requests()) for n in t.column_names}
     assert "output_tokens" not in record.schedule.column_names
 
 

@@ -131,7 +131,7 @@ def written(campaign: Path) -> str:
 
 def columns(record: RunRecord) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of schedule and requests, both by id."""
-    tables = (record.schedule, record.requests)
+    tables = (record.schedule, record.whole_requests())
     planned, came = (sorted(table.to_pylist(), key=lambda row: int(row["request_id"])) for table in tables)
     assert [row["request_id"] for row in planned] == [row["request_id"] for row in came] == list(range(len(planned)))
     return planned, came
