@@ -262,6 +262,14 @@ class Engine:
         elif request_id in self._desk.numbers:
             self._desk.cancels.append(self._desk.numbers[request_id])
 
+    def flush(self) -> bool:
+        """Empty the prefix store; False, and nothing is done, while a request is live that may hold a credit of it."""
+        if self.running or self.waiting:
+            return False
+        if self._reuse is not None:
+            self._reuse.store.clear()
+        return True
+
     def begin(self, now_ns: int) -> tuple[IterationPlan, int] | None:
         """Publish what gathered, then plan the next iteration; None when there is nothing to run."""
         if self._authorized is not None:

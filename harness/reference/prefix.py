@@ -77,6 +77,11 @@ class PrefixStore:
         while len(held) > self._most:
             held.popitem(last=False)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._held.clear()
+        self.version += 1
+
 
 class Reuse:
     """What the store gives to live requests: chains of those whose prompt is not complete, rows taken by those that were let in."""

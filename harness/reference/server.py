@@ -126,6 +126,7 @@ class Application:
             ("GET", "/server_info"): lambda connection, _: connection.respond(200, orjson.dumps(self._info)),
             ("GET", "/v1/models"): lambda connection, _: connection.respond(200, orjson.dumps(_models(args))),
             ("POST", "/tokenize"): self._tokenize,
+            ("POST", "/flush_cache"): self._flush,
             ("POST", "/v1/completions"): lambda connection, request: self._generate(connection, request, chat=False),
             ("POST", "/v1/chat/completions"): lambda connection, request: self._generate(connection, request, chat=True),
         }
@@ -185,6 +186,12 @@ class Application:
     def _truth(self, asked: Asked) -> Truth:
         natural = None if asked.ignore_eos else natural_length(asked.seed, self._args.natural_mean, asked.min_tokens)
         return Truth(asked.seed, natural)
+
+    def _flush(self, connection: Connection, request: Request) -> None:
+        del request
+        if not self._driver.engine.flush():
+            raise ApiError(409, "Requests are in progress: the prefix store is emptied between them only.")
+        connection.respond(200, b"", "text/plain")
 
     def _tokenize(self, connection: Connection, request: Request) -> None:
         fields = parse_body(request.body)

@@ -79,3 +79,15 @@ class Runtime(Protocol):
     def facts(self, arm: Arm, pins: Pins, base_url: str, log: Path | None) -> dict[str, Fact]:
         """Facts about the running server (names server.*, model.*, tokenizer.*)."""
         ...
+
+    def flush(self, base_url: str) -> bool | None:
+        """Empty the server's prefix cache. True: it is empty now; False: the server would not; None: this runtime has no way to do it.
+
+        Called between replicates, when nothing is in flight. A runtime that answers None is restarted instead (``RESTARTED``).
+        """
+        ...
+
+
+RESTARTED: frozenset[str] = frozenset({"vllm"})
+"""Runtimes we start whose cache only a new process empties. vLLM has a route for it in its development mode alone, which opens others
+that a measured server must not have (0.32.0)."""

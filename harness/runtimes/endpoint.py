@@ -98,6 +98,11 @@ class EndpointRuntime:
             "server.health": known(health.status if health else None, "GET /health", "no answer"),
         }
 
+    def flush(self, base_url: str) -> bool | None:
+        """None: what others' requests left in somebody else's cache is not ours to throw away."""
+        del base_url
+        return None
+
 
 def _length(entry: Mapping[str, Any], arm: Arm, base_url: str) -> int:
     """Longest prompt plus reply, as listed or attested; guessing it would send what the server must refuse."""

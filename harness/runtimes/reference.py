@@ -115,6 +115,11 @@ class ReferenceRuntime:
         facts |= {f"server.{axis}_parallel": Fact(value=1, source="engine") for axis in ("tensor", "pipeline", "data", "expert")}
         return facts
 
+    def flush(self, base_url: str) -> bool | None:
+        """POST /flush_cache, which the server takes while it is idle."""
+        reply = ask(base_url, "/flush_cache", post={})
+        return reply is not None and reply.status == 200
+
 
 _FROM_INFO = {
     "server.dtype": "dtype",

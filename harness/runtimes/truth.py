@@ -77,6 +77,11 @@ class TruthRuntime:
             "server.kv_capacity_tokens": Fact(reason="it has no cache", source="design"),
         }
 
+    def flush(self, base_url: str) -> bool | None:
+        """True: it has no cache, so there is never anything in it."""
+        del base_url
+        return True
+
 
 def _options() -> dict[str, flags.Option]:
     raw = [{"flags": a.option_strings, "nargs": a.nargs, "choices": None} for a in make_parser()._actions if a.dest != "help"]

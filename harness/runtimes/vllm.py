@@ -147,6 +147,11 @@ class VllmRuntime:
         """What was installed, what the engine resolved, what it serves (see ``vllm_facts``)."""
         return served_facts(find_environment(arm.version), pins, base_url, log)
 
+    def flush(self, base_url: str) -> bool | None:
+        """None: its route for that belongs to the development mode (0.32.0), so an empty cache takes a new process."""
+        del base_url
+        return None
+
 
 def find_environment(version: str | None) -> Environment | None:
     """Return the ready environment of that vLLM version (None: whichever is installed)."""

@@ -254,6 +254,23 @@ def test_a_prompt_that_came_before_is_taken_from_the_store_and_reported(server: 
         assert ReferenceRuntime().target(arm, PINS, server).cacheable_block is None
 
 
+def test_an_emptied_store_gives_nothing_and_is_not_emptied_while_a_request_runs(server: str, tmp_path: Path) -> None:
+    prompt = [i % 251 for i in range(100)]
+    with running(ReferenceRuntime(), reference_arm(**{"prefix-cache-tokens": 4096}), PINS, tmp_path) as (caching, _):
+        with client(caching) as connection:
+            cached = []
+            for _ in range(2):
+                usage = [json.loads(post(connection, completion(prompt=prompt))[1])["usage"] for _ in range(2)]
+                cached.append([one["prompt_tokens_details"]["cached_tokens"] for one in usage])
+                assert ReferenceRuntime().flush(caching) is True
+            assert cached == [[0, 96], [0, 96]]
+        with client(caching) as busy:
+            busy.request("POST", "/v1/completions", json.dumps(completion(max_tokens=400, stream=True)))
+            busy.getresponse().read(1)
+            assert ReferenceRuntime().flush(caching) is False
+    assert ReferenceRuntime().flush(server) is True  # no store, nothing in it
+
+
 def test_facts_name_what_was_asked_for(server: str) -> None:
     runtime = ReferenceRuntime()
     facts = runtime.facts(reference_arm(), PINS, server, None)
