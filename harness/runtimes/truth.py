@@ -39,7 +39,7 @@ class TruthRuntime:
     def check(self, arm: Arm, pins: Pins) -> list[Problem]:
         """Unknown arguments, variables, and another model than its own."""
         problems = flags.check_args(arm.args, _options(), _RESERVED)
-        problems += [_bad_time(name, arm.args[name]) for name in ("ttft", "gap") if not _is_time(arm.args.get(name, 1))]
+        problems += [_bad_time(name, arm.args[name]) for name in ("ttft", "gap", "jitter") if not _is_time(arm.args.get(name, 1))]
         problems += [Problem("env_not_allowed", f"env.{name}: the server reads no variables", "remove it") for name in sorted(arm.env)]
         if pins.model.id != MODEL:
             problems.append(Problem("model_missing", f"pins.model.id={pins.model.id}: it serves only {MODEL}", f"pin {MODEL}"))

@@ -1,4 +1,4 @@
-"""A server whose every write is known: one epoll loop, one timerfd, a heap of due tokens, and a log of what was really written when.
+"""A server whose every write is known: one epoll loop, one timerfd, a heap of due writes, and a log of what was really written when.
 
 Error of the client is defined against this log, never against the plan (DESIGN 10): each token's instant is read right before the send
 call that carries it. Nothing is written to disk before SIGTERM. Answers are OpenAI completions streams of one token an event. Sockets are
@@ -8,9 +8,11 @@ used directly because an event loop's transport delays writes to the end of its 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import heapq
 import json
+import resource
 import select
 import signal
 import socket
@@ -25,12 +27,13 @@ import orjson
 
 from harness.alarm import Alarm
 from harness.clock import NS_PER_MS
+from harness.runtimes.truth_plan import MAX_TOKENS, Timing, read_ask
 
 MODEL = "truth"
 TOKEN = 97
 """Every token is the letter a."""
 
-MAX_TOKENS = 100_000
+READ_BYTES = 1 << 18
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 _EVENT = (
     b'data: {"id":"cmpl-truth","object":"text_completion","created":0,"model":"truth",'
@@ -75,15 +78,16 @@ class Log:
 
 
 class Stream:
-    """One answer in progress: due times follow from the receipt, ``left`` counts tokens not yet written."""
+    """One answer in progress. ``plan_ns``: when its next write is planned, before any jitter; ``left``: tokens not yet written."""
 
-    __slots__ = ("client", "end", "left", "ordinal")
+    __slots__ = ("client", "end", "left", "ordinal", "plan_ns")
 
-    def __init__(self, client: Client, ordinal: int, tokens: int, end: bytes) -> None:
+    def __init__(self, client: Client, ordinal: int, tokens: int, end: bytes, plan_ns: int) -> None:
         self.client = client
         self.ordinal = ordinal
         self.left = tokens
         self.end = end
+        self.plan_ns = plan_ns
 
 
 class Client:
@@ -98,7 +102,7 @@ class Client:
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
-        self._body = b""
+        self._body: list[bytes] = []
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes; raises httptools.HttpParserError."""
@@ -110,22 +114,23 @@ class Client:
 
     def on_body(self, data: bytes) -> None:
         """Parser callback."""
-        self._body += data
+        self._body.append(data)
 
     def on_message_complete(self) -> None:
         """Parser callback: hand the whole request over."""
-        url, body, self._url, self._body = self._url, self._body, b"", b""
+        url, body, self._url, self._body = self._url, b"".join(self._body), b"", []
         self._server.handle(self, self._parser.get_method(), url.split(b"?", 1)[0], body)
 
 
 class Server:
-    """The loop. ``ttft_ns`` after the whole request was received comes token 0, then one token every ``gap_ns``."""
+    """The loop; ``timing`` says when what is due."""
 
-    def __init__(self, host: str, port: int, ttft_ns: int, gap_ns: int) -> None:
+    def __init__(self, host: str, port: int, timing: Timing) -> None:
         self.log = Log()
-        self._ttft_ns = ttft_ns
-        self._gap_ns = gap_ns
-        self._listener = socket.create_server((host, port), backlog=1024)
+        self._timing = timing
+        self._delays = timing.delays()
+        self._several = _MIDDLE * timing.per_write
+        self._listener = socket.create_server((host, port), backlog=4096)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._alarm = Alarm()
@@ -172,45 +177,49 @@ class Server:
     def _open(self, client: Client, body: bytes) -> None:
         received = self._now_ns
         try:
-            fields = orjson.loads(body)
-            tokens = fields.get("max_tokens", 16)
-            prompt = len(fields["prompt"])
-            name = str(fields.get("user") or fields.get("request_id") or "")
-            if type(tokens) is not int or not 1 <= tokens <= MAX_TOKENS:
-                raise ValueError("max_tokens")
-        except (ValueError, KeyError, TypeError, AttributeError):
+            asked = read_ask(body)
+        except ValueError:
             self._send(client, _whole(b"400 Bad Request", b'{"error":{"message":"Bad request.","type":"BadRequestError","code":400}}'))
             return
-        usage = _chunk(_USAGE % (prompt, prompt + tokens, tokens)) if (fields.get("stream_options") or {}).get("include_usage") else b""
-        stream = Stream(client, self.log.open(name, received), tokens, _LAST + usage + _END)
+        prompt, tokens = asked.prompt, asked.tokens
+        usage = _chunk(_USAGE % (prompt, prompt + tokens, tokens)) if asked.usage else b""
+        plan_ns = received + self._timing.ttft_ns
+        stream = Stream(client, self.log.open(asked.name, received), tokens, _LAST + usage + _END, plan_ns)
         self._send(client, _HEAD)
-        self._push(received + self._ttft_ns, stream)
-
-    def _push(self, due_ns: int, stream: Stream) -> None:
+        due_ns = self._delayed(plan_ns)
         first = not self._due or due_ns < self._due[0][0]
         heapq.heappush(self._due, (due_ns, stream.ordinal, stream))
         if first:
             self._alarm.arm(due_ns)
 
+    def _delayed(self, plan_ns: int) -> int:
+        return plan_ns if self._delays is None else plan_ns + self._delays.randint(0, self._timing.jitter_ns)
+
     def _fire(self) -> None:
-        """Write every token that is due."""
-        due, log = self._due, self.log
-        fired = False
+        """Make every write that is due."""
+        due = self._due
+        if not due or due[0][0] > monotonic_ns():
+            return
+        per_write, step_ns = self._timing.per_write, self._timing.gap_ns * self._timing.per_write
         while due and due[0][0] <= monotonic_ns():
-            fired = True
             scheduled, ordinal, stream = due[0]
             if not self._has(stream.client):  # gone: the rest of its answer is never written
                 heapq.heappop(due)
                 continue
-            stream.left -= 1
+            tokens = min(per_write, stream.left)
+            stream.left -= tokens
             if stream.left:
-                heapq.heapreplace(due, (scheduled + self._gap_ns, ordinal, stream))
+                stream.plan_ns += step_ns
+                heapq.heapreplace(due, (self._delayed(stream.plan_ns), ordinal, stream))
+                data = self._several
             else:
                 heapq.heappop(due)
+                data = _MIDDLE * (tokens - 1) + stream.end
             actual = monotonic_ns()
-            self._send(stream.client, _MIDDLE if stream.left else stream.end)
-            log.wrote(ordinal, scheduled, actual)
-        if fired and due:
+            self._send(stream.client, data)
+            for _ in range(tokens):
+                self.log.wrote(ordinal, scheduled, actual)
+        if due:
             self._alarm.arm(due[0][0])
 
     def _send(self, client: Client, data: bytes) -> None:
@@ -255,7 +264,7 @@ class Server:
 
     def _read(self, client: Client) -> None:
         try:
-            data = client.sock.recv(1 << 18)
+            data = client.sock.recv(READ_BYTES)
             self._now_ns = monotonic_ns()
         except BlockingIOError:
             return
@@ -291,15 +300,29 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--ttft", type=float, default=20.0, help="first token after the request was received, ms")
     parser.add_argument("--gap", type=float, default=10.0, help="between tokens, ms")
+    parser.add_argument("--jitter", type=float, default=0.0, help="each write up to this much later, uniformly, ms")
+    parser.add_argument("--seed", type=int, default=0, help="of the jitter")
+    parser.add_argument("--per-write", type=int, default=1, help="tokens in one send, each an event of its own")
     parser.add_argument("--log", type=Path, required=True, help="Arrow file written at SIGTERM")
     return parser
 
 
+def _raise_descriptor_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve, then save the log and say how late we were ourselves."""
-    args = make_parser().parse_args(argv)
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    ttft, gap, jitter = (round(value * NS_PER_MS) for value in (args.ttft, args.gap, args.jitter))
+    _raise_descriptor_limit()
     try:
-        server = Server(args.host, args.port, round(args.ttft * NS_PER_MS), round(args.gap * NS_PER_MS))
+        server = Server(args.host, args.port, Timing(ttft, gap, jitter, args.seed, args.per_write))
+    except ValueError as error:
+        parser.error(str(error))
     except OSError as error:
         sys.stderr.write(f"truth: port {args.port} on {args.host}: {error.strerror}\n")
         return 3

@@ -352,6 +352,22 @@ def test_the_truth_server_logs_every_write_it_makes(tmp_path: Path) -> None:
     assert lateness_of(table)["tokens"] == 10
 
 
+def test_the_truth_server_writes_several_tokens_at_jittered_times(tmp_path: Path) -> None:
+    pins = Pins(model=ModelPin(id="truth", dtype="none"))
+    arm = Arm(name="t", runtime="truth", args={"ttft": 5, "gap": 2, "jitter": 3, "seed": 7, "per-write": 2})
+    with running(TruthRuntime(), arm, pins, tmp_path) as (base_url, process):
+        with client(base_url) as connection:
+            _, body = post(connection, {"prompt": [1], "max_tokens": 5, "user": "c0", "stream": True})
+            assert len(data_events(body)) == 6
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SOON_S) == 0
+    (row,) = read_log(tmp_path / LOG_NAME).to_pylist()
+    offsets = [at - row["received_ns"] for at in row["scheduled_ns"]]
+    assert offsets[0] == offsets[1]
+    assert offsets[2] == offsets[3]
+    assert all(0 <= at - planned * 1_000_000 <= 3_000_000 for at, planned in zip(offsets, (5, 5, 9, 9, 13), strict=True))
+
+
 def test_the_truth_server_survives_a_client_that_leaves(tmp_path: Path) -> None:
     pins = Pins(model=ModelPin(id="truth", dtype="none"))
     with running(TruthRuntime(), Arm(name="t", runtime="truth", args={"gap": 1}), pins, tmp_path) as (base_url, process):

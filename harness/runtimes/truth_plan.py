@@ -1,0 +1,78 @@
+"""What the truth server is asked and when it answers: pure, so that the loop has nothing to decide while tokens are due."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import orjson
+
+MAX_TOKENS = 100_000
+LONG_BYTES = 64 * 1024
+"""Parsing 64 KiB of JSON takes about half a millisecond, which is as late as a token may be made by one request."""
+
+_IDS = b'"prompt":['
+
+
+class Asked(NamedTuple):
+    """One request: how many tokens it wants, how long its prompt is, what it is called in the log, whether it wants usage."""
+
+    tokens: int
+    prompt: int
+    name: str
+    usage: bool
+
+
+def read_ask(body: bytes) -> Asked:
+    """Read the fields of a completions request. Raises ValueError when it is none."""
+    shorn, ids = without_ids(body)
+    try:
+        fields = orjson.loads(shorn)
+        tokens = fields.get("max_tokens", 16)
+        prompt = len(fields["prompt"]) if ids is None else ids
+        name = str(fields.get("user") or fields.get("request_id") or "")
+        usage = bool((fields.get("stream_options") or {}).get("include_usage"))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("not a completions request") from error
+    if type(tokens) is not int or not 1 <= tokens <= MAX_TOKENS:
+        raise ValueError("max_tokens")
+    return Asked(tokens, prompt, name, usage)
+
+
+def without_ids(body: bytes) -> tuple[bytes, int | None]:
+    """A long body with its prompt's ids counted and left out: parsing 128k ids would make every other stream late by milliseconds.
+
+    Quotes inside a JSON string are escaped, so the marker can only be the key itself. None: nothing was left out.
+    """
+    start = body.find(_IDS) if len(body) >= LONG_BYTES else -1
+    stop = body.find(b"]", start) if start >= 0 else -1
+    if stop < 0:
+        return body, None
+    inside = start + len(_IDS)
+    return body[:inside] + body[stop:], body.count(b",", inside, stop) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When tokens are due, ns. Token k is planned ``ttft_ns + k * gap_ns`` after the request was received, and up to ``jitter_ns`` later,
+    drawn uniformly for each write by ``seed``. ``per_write`` tokens leave in one send, each an event of its own, at the first one's time.
+
+    Raises ValueError when the jitter could bring tokens out of order.
+    """
+
+    ttft_ns: int
+    gap_ns: int
+    jitter_ns: int = 0
+    seed: int = 0
+    per_write: int = 1
+
+    def __post_init__(self) -> None:
+        if self.per_write < 1:
+            raise ValueError(f"per_write={self.per_write}: nothing would be written; use 1 or more")
+        if not 0 <= self.jitter_ns <= self.gap_ns * self.per_write:
+            raise ValueError(f"jitter_ns={self.jitter_ns}: beyond the time between writes, tokens would be out of order; use at most that")
+
+    def delays(self) -> random.Random | None:
+        """The source of one server's delays; None when there are none."""
+        return random.Random(self.seed) if self.jitter_ns else None  # noqa: S311 - spreads instants, hides nothing
