@@ -14,7 +14,8 @@ from harness.runtimes.asking import ask
 from harness.runtimes.contract import Command, MetricRule, Target
 from harness.runtimes.ports import HOST, check_port
 from harness.runtimes.reference import environment
-from harness.runtimes.truth_server import MAX_TOKENS, MODEL, make_parser
+from harness.runtimes.truth_plan import MAX_TOKENS
+from harness.runtimes.truth_server import MODEL, make_parser
 from harness.system import Arm, EvidenceClass, Fact, Pins
 
 LOG_NAME = "truth.arrow"
