@@ -248,6 +248,6 @@ class WorkloadPlan(Plan):
     arrivals: Arrivals
     prompts: PromptPlan = PromptPlan()
     output: OutputPlan
-    api: Literal["completions", "chat"] = "completions"
+    api: Literal["completions", "chat", "generate"] = "completions"
     horizon_s: float = Field(gt=0)
     seed: int = Field(ge=0, description="root seed of this replicate; dimensions are derived from it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from harness.manifest.api_rules import check_api
 from harness.manifest.arm_rules import check_arms, check_attested
 from harness.manifest.capacity_rules import check_claim, check_length, check_objective, check_offered, check_search
 from harness.manifest.document import Path
@@ -12,6 +13,7 @@ from harness.manifest.explain import nearest, shown
 from harness.manifest.fairness import FairnessSection, check_fairness, check_guarantee
 from harness.manifest.findings import Finding, Findings
 from harness.manifest.schema import Arm, Client, Load, Rank, Replicates, Slo, Waiver, Window
+from harness.manifest.topology import check_topology
 from harness.manifest.units import UnitError, format_duration, parse_rate
 from harness.manifest.workload import Workload
 from harness.manifest.workload_rules import check_classes, check_workload, draws
@@ -218,6 +220,7 @@ Rule = tuple[tuple[str, ...], Callable[..., Findings]]
 RULES: tuple[Rule, ...] = (
     (("arms",), check_arms),
     (("arms", "pins"), check_attested),
+    (("arms", "pins"), check_topology),
     (("workload",), check_workload),
     (("workload", "slo"), check_classes),
     (("slo",), _slo),
@@ -236,6 +239,7 @@ RULES: tuple[Rule, ...] = (
     (("fairness", "window"), _fairness),
     (("fairness", "arms"), check_guarantee),
     (("arms", "workload"), _without),
+    (("arms", "workload"), check_api),
     (("arms", "rank"), _controls),
     (("client",), _client),
     (("client", "workload"), _cancellations),

@@ -241,11 +241,18 @@ class Workload(Section):
     transforms: tuple[Step, ...] = Field((), max_length=32, description="Chain of changes to the trace, in order, after its window")
     arrivals: Arrivals = Field(Arrivals(process="trace"), description="When requests arrive")
     prompts: Prompts = Field(Prompts(), description="Where prompt tokens come from")
-    api: Literal["completions", "chat"] = Field("completions", description="Interface the requests use")
+    api: Literal["completions", "chat", "generate"] = Field(
+        "completions", description="Interface the requests use; generate is SGLang's own"
+    )
     output_length: Annotated[
         OutputLength, Shorthand("control", {"type": "string", "enum": ["natural", "capped", "forced", "client_stop"]})
     ] = Field(description="How the length of an answer is decided: a control, or {control, max-tokens}")
-    cache: Literal["cold", "warm", "as_trace"] = Field("cold", description="State of the server's prefix cache when a replicate starts")
+    cache: Literal["cold", "warm", "as_trace"] = Field(
+        "cold",
+        description="State of the server's prefix cache when a replicate's load starts. cold: empty (flushed, or a new process where the "
+        "runtime cannot flush). warm: emptied, then every prompt of the replicate was sent once for one token. as_trace: what earlier "
+        "replicates on the same server start left",
+    )
     loop: Literal["open", "partly_open", "closed"] = Field("open", description="open: arrivals never wait; closed: users wait for answers")
     users: int | None = Field(None, ge=1, le=1_000_000, description="Only for closed: how many users")
     sessions: Sessions | None = Field(None, description="Conversations of several turns")

@@ -135,7 +135,7 @@ class WorkloadSpec(Frozen):
     tenants: dict[str, dict[str, Any]] = Field(default_factory=dict, description="Clients by name: weight, share, priority, request_class")
     cancellations: dict[str, Any] | None = Field(None, description="Planned cancellations: share, after_s")
     prompts: dict[str, Any] = Field(description="Prompt source and parameters")
-    api: Literal["completions", "chat"] = "completions"
+    api: Literal["completions", "chat", "generate"] = "completions"
     chat_overhead: int | None = Field(None, ge=0, description="Tokens that the server's template adds to each chat prompt; null: not known")
     without_clients: tuple[str, ...] = Field((), description="Clients whose requests this arm is not sent, for a run without a neighbour")
     output_length: OutputControl

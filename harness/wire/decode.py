@@ -1,9 +1,14 @@
 """Decoders of response bodies: a stream of events, or one JSON object. Never raise on what a server sends.
 
+What an object says is the reader's to know (``harness.wire.payload`` for the OpenAI routes, ``harness.wire.generate`` for SGLang's own).
 Tokens of an event are counted by its token ids; without ids, by the growth of continuous usage; without either the event's count is
 unknown: kind TOKEN, ``tokens`` = -1, and the response's ``client_tokens`` is None. Usage is held to be continuous until some event brought
 text without it: a total that comes only at the end says nothing about the events before. An event whose count is known to be 0 is no TOKEN
 event even if it has text (a detokenizer that releases held-back text): t1 and the gaps are about tokens.
+
+A response with several choices (n > 1) is one stream of tokens here, as the server's usage counts it: tokens are added up over all choices,
+t1 is the first token of any of them, and gaps lie between successive token events whichever choice they belong to. Continuous usage is
+counted choice by choice, because both engines report it so. Nothing in this house asks for more than one choice.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import orjson
 
 from harness.vocabulary import EventKind
 from harness.wire.contract import Decoded, Event
-from harness.wire.payload import Payload, Usage, read_payload
+from harness.wire.payload import Payload, Reader, read_payload
 from harness.wire.sse import MAX_EVENT_BYTES, Frame, Framer
 
 UNKNOWN_TOKENS = -1
@@ -31,11 +36,11 @@ class _Counter:
         self.total = 0
         self.counted = False
         self.unknown = False
-        self.last_usage = 0
+        self.last_usage: dict[int | None, int] = {}  # by choice; None: of objects that hold several
 
     def take(self, payload: Payload) -> int:
         """Tokens that one payload with choices carried, or UNKNOWN_TOKENS."""
-        grown = self._growth(payload.usage)
+        grown = self._growth(payload)
         tokens = payload.ids if payload.ids is not None else grown
         if tokens is None:
             if not payload.has_text:
@@ -46,11 +51,13 @@ class _Counter:
         self.total += tokens
         return tokens
 
-    def _growth(self, usage: Usage | None) -> int | None:
+    def _growth(self, payload: Payload) -> int | None:
+        usage, choice = payload.usage, payload.choice
         if self.unknown or usage is None or usage.completion is None:
             return None
-        grown = max(0, usage.completion - self.last_usage)
-        self.last_usage += grown
+        before = sum(self.last_usage.values()) if choice is None else self.last_usage.get(choice, 0)
+        grown = max(0, usage.completion - before)
+        self.last_usage[choice] = self.last_usage.get(choice, 0) + grown
         return grown
 
     @property
@@ -62,6 +69,8 @@ class _Counter:
 def _kind(payload: Payload, tokens: int) -> EventKind:
     if tokens != 0:
         return EventKind.TOKEN
+    if payload.aborted is not None:
+        return EventKind.ERROR
     if not payload.has_choices:
         return EventKind.USAGE if payload.usage is not None else EventKind.EMPTY
     return EventKind.ROLE if payload.has_role else EventKind.EMPTY
@@ -70,7 +79,8 @@ def _kind(payload: Payload, tokens: int) -> EventKind:
 class _Base:
     """What both decoders do with one decoded payload."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Reader) -> None:
+        self._read = read
         self._out = Decoded()
         self._counter = _Counter()
         self.tokens = 0
@@ -78,20 +88,28 @@ class _Base:
 
     def _take(self, ns: int, size: int, data: bytes) -> None:
         try:
-            payload = read_payload(orjson.loads(data))
+            payload = self._read(orjson.loads(data))
         except orjson.JSONDecodeError:
             payload = None
         if payload is None:
             self._malformed(ns, size, "an event is not JSON of the protocol")
+        elif payload.malformed is not None:
+            self._malformed(ns, size, payload.malformed)
         elif payload.error is not None:
             self._event(ns, size, EventKind.ERROR)
-            if self._out.error is None:
-                self._out.error, self._out.error_status = payload.error, payload.error_status
+            self._failed(payload.error, payload.error_status)
         else:
             tokens = self._counter.take(payload) if payload.has_choices else 0
             self.tokens = self._counter.total
             self._event(ns, size, _kind(payload, tokens), tokens)
             self._keep(payload)
+            if payload.aborted is not None:
+                self._failed(payload.aborted, payload.error_status)
+
+    def _failed(self, error: str, status: int | None) -> None:
+        """Keep the first error: what follows one is its consequence."""
+        if self._out.error is None:
+            self._out.error, self._out.error_status = error, status
 
     def _keep(self, payload: Payload) -> None:
         out, usage = self._out, payload.usage
@@ -121,8 +139,8 @@ def _newer(value: int | None, old: int | None) -> int | None:
 class StreamDecoder(_Base):
     """Decoder of a ``text/event-stream`` body. Events behind ``[DONE]`` are kept but make the stream malformed."""
 
-    def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
-        super().__init__()
+    def __init__(self, limit: int = MAX_EVENT_BYTES, read: Reader = read_payload) -> None:
+        super().__init__(read)
         self._framer = Framer(limit)
         self._limit = limit
         self._last_ns = 0
@@ -171,8 +189,8 @@ class StreamDecoder(_Base):
 class BodyDecoder(_Base):
     """Decoder of a body that is one JSON object: one event, stamped when its last byte was read."""
 
-    def __init__(self, limit: int = MAX_BODY_BYTES) -> None:
-        super().__init__()
+    def __init__(self, limit: int = MAX_BODY_BYTES, read: Reader = read_payload) -> None:
+        super().__init__(read)
         self._body = bytearray()
         self._limit = limit
         self._last_ns = 0

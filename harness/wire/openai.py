@@ -47,11 +47,15 @@ class OpenAIProtocol:
 
 
 def _completions_prompt(ask: Ask) -> dict[str, Any]:
-    if len(ask.prompt) == 0:
-        raise _bad_prompt("prompt is empty: both servers answer 400", "give every request at least one token")
     # vLLM lists the ids of each event when asked; SGLang ignores the key and is counted by usage.
-    prompt = ask.prompt if isinstance(ask.prompt, str | np.ndarray) else list(ask.prompt)
-    return {"prompt": prompt, "return_token_ids": True}
+    return {"prompt": sendable_prompt(ask), "return_token_ids": True}
+
+
+def sendable_prompt(ask: Ask) -> Any:
+    """The prompt as orjson can write it. UsageError ``prompt_unsendable`` for one that holds nothing."""
+    if len(ask.prompt) == 0:
+        raise _bad_prompt("prompt is empty: the servers answer 400", "give every request at least one token")
+    return ask.prompt if isinstance(ask.prompt, str | np.ndarray) else list(ask.prompt)
 
 
 def _chat_prompt(ask: Ask) -> dict[str, Any]:
@@ -65,8 +69,8 @@ def _bad_prompt(what: str, remedy: str) -> UsageError:
     return UsageError(Problem("prompt_unsendable", what, remedy))
 
 
-PROTOCOLS: dict[str, Protocol_] = {
+OPENAI: dict[str, Protocol_] = {
     "completions": OpenAIProtocol("completions", "/v1/completions", _completions_prompt),
     "chat": OpenAIProtocol("chat", "/v1/chat/completions", _chat_prompt),
 }
-"""Protocols by the name a manifest uses (``workload.api``)."""
+"""The two routes by the name a manifest uses (``workload.api``)."""

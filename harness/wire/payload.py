@@ -1,9 +1,12 @@
-"""What one JSON object of an OpenAI-style response says, protocol by protocol. Pure; anything may be missing or of the wrong type."""
+"""What one JSON object of a response says, in words that all protocols share; and how an OpenAI-style object is read.
+
+Pure; anything may be missing or of the wrong type.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +14,9 @@ MAX_ERROR_CHARS = 200
 
 _TEXT_KEYS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
 """Where a chat delta or message carries generated text: vLLM says ``reasoning``, SGLang ``reasoning_content``."""
+
+_BROKEN_OFF = frozenset({"abort", "error"})
+"""Finish reasons by which an engine says that it gave the answer up: what came before is no answer, although the stream is well formed."""
 
 _ECHO = re.compile(r"""(['"`])input\1\s*:.*|\[[^\]]{40,}\]?|(['"`]).{40,}?\2""", re.DOTALL)
 """Places where a validation error repeats what it was sent: pydantic's ``'input': ...``, id lists, long quotations."""
@@ -27,25 +33,36 @@ class Usage:
 
 @dataclass(slots=True)
 class Payload:
-    """One object, read. ``ids`` None: no choice listed token ids. ``error`` None: it is no error object."""
+    """One object, read. ``ids`` None: no choice listed token ids. ``error`` None: it is no error object.
+
+    ``choice``: number of the only choice; None when there are several, whose usage can only be their sum. ``aborted``: an object that may
+    carry tokens and says that the server gave the answer up. ``malformed``: it contradicts the objects before it.
+    """
 
     has_choices: bool = False
     has_text: bool = False
     has_role: bool = False
+    choice: int | None = None
     ids: int | None = None
     finish_reason: str | None = None
     usage: Usage | None = None
     error: str | None = None
     error_status: int | None = None
+    aborted: str | None = None
+    malformed: str | None = None
+
+
+Reader = Callable[[object], Payload | None]
+"""Reads the decoded JSON values of one response in their order; None for a value that is nothing the protocol knows."""
 
 
 def read_payload(value: object) -> Payload | None:
     """Read a decoded JSON value; None when it is nothing that the protocol knows."""
     if not isinstance(value, dict):
         return None
-    failed = _error(value)
+    failed = read_error(value)
     if failed is not None:
-        return Payload(error=failed[0], error_status=failed[1])
+        return failed
     choices, usage = value.get("choices"), _usage(value.get("usage"))
     if not isinstance(choices, list):
         return Payload(usage=usage) if usage is not None else None
@@ -54,7 +71,12 @@ def read_payload(value: object) -> Payload | None:
         if not isinstance(choice, dict):
             return None
         _read_choice(payload, choice)
+    payload.choice = _number(choices[0]) if len(choices) == 1 else None
     return payload
+
+
+def _number(choice: dict[str, Any]) -> int:
+    return count(choice.get("index")) or 0  # a server of one choice need not number it
 
 
 def _read_choice(payload: Payload, choice: dict[str, Any]) -> None:
@@ -66,6 +88,8 @@ def _read_choice(payload: Payload, choice: dict[str, Any]) -> None:
     reason = choice.get("finish_reason")
     if isinstance(reason, str):
         payload.finish_reason = reason
+        if reason in _BROKEN_OFF:
+            payload.aborted = f"finish_reason: {reason}"
 
 
 def _parts(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -79,17 +103,18 @@ def _usage(value: object) -> Usage | None:
     if not isinstance(value, dict):
         return None
     details = value.get("prompt_tokens_details")
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
-    return Usage(_count(value.get("prompt_tokens")), _count(value.get("completion_tokens")), cached)
+    cached = count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    return Usage(count(value.get("prompt_tokens")), count(value.get("completion_tokens")), cached)
 
 
-def _count(value: object) -> int | None:
+def count(value: object) -> int | None:
+    """A number of tokens as a server may have meant one; None for everything else."""
     # bool is an int to Python, and a count to nobody. 2**31 keeps a lying server from overflowing the record's columns.
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
 
 
-def _error(value: dict[str, Any]) -> tuple[str, int | None] | None:
-    """Find an error object: vLLM and OpenAI nest it, SGLang is one."""
+def read_error(value: dict[str, Any]) -> Payload | None:
+    """Find an error object: vLLM, OpenAI and /generate nest it, SGLang's OpenAI routes send one that is it."""
     inner = value.get("error")
     if value.get("object") == "error":
         inner = value
@@ -98,15 +123,15 @@ def _error(value: dict[str, Any]) -> tuple[str, int | None] | None:
     if isinstance(inner, dict):
         kind, message = inner.get("type"), inner.get("message")
         text = ": ".join(t for t in (kind, message) if isinstance(t, str) and t)
-        return short_error(text or "error object without a message"), _status(inner.get("code"))
-    return short_error(str(inner)), None
+        return Payload(error=short_error(text or "error object without a message"), error_status=status_of(inner.get("code")))
+    return Payload(error=short_error(str(inner)))
 
 
-def _status(code: object) -> int | None:
+def status_of(code: object) -> int | None:
     """An error code as a number that fits the column, from 503 or "503"."""
     if isinstance(code, str) and code.isascii() and code.isdigit() and len(code) <= 5:
         code = int(code)
-    number = _count(code)
+    number = count(code)
     return number if number is not None and number < 2**15 else None
 
 

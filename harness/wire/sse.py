@@ -29,12 +29,13 @@ class Frame(NamedTuple):
 class Framer:
     """Incremental splitter of one event stream. ``overflow``: an event broke ``limit`` bytes; it and all behind it is ignored."""
 
-    __slots__ = ("_after_cr", "_data", "_fields", "_held", "_limit", "_lines", "_size", "_started", "overflow")
+    __slots__ = ("_after_cr", "_data", "_data_bytes", "_fields", "_held", "_limit", "_lines", "_size", "_started", "overflow")
 
     def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
         self._limit = limit
         self._held = bytearray()  # the line under way
         self._data: list[bytes] = []
+        self._data_bytes = 0  # kept as a sum: adding up a long list at every line would take hours for one event of a million lines
         self._lines = 0  # of the frame under way
         self._fields = 0  # of those, lines that are no comments
         self._size = 0
@@ -103,7 +104,8 @@ class Framer:
         if name != b"data":
             return
         self._data.append(value.removeprefix(b" "))
-        if len(self._data) > 1 and sum(map(len, self._data)) > self._limit:
+        self._data_bytes += len(self._data[-1]) + 1  # and the line feed that joins it to the next: a million empty lines are no small event
+        if len(self._data) > 1 and self._data_bytes > self._limit:
             self._overflow()
 
     def _overflow(self) -> None:
@@ -115,5 +117,5 @@ class Framer:
         data = b"\n".join(self._data) if self._data else None
         frame = Frame(data, self._size, comment=self._fields == 0)
         self._data.clear()
-        self._lines = self._fields = self._size = 0
+        self._lines = self._fields = self._size = self._data_bytes = 0
         return frame

@@ -251,3 +251,81 @@ def test_any_split_gives_the_same_events(places: list[int], stop: int) -> None:
     assert [e[1:] for e in split.events] == [e[1:] for e in whole.events]
     for field in ("client_tokens", "complete", "malformed", "error", "finish_reason", "usage_completion_tokens"):
         assert getattr(split, field) == getattr(whole, field)
+
+
+def numbered(index: int, **more: Any) -> dict[str, Any]:
+    chunk = choice("a", **more)
+    chunk["choices"][0]["index"] = index
+    return chunk
+
+
+def test_choices_share_one_stream_and_their_tokens_add_up() -> None:
+    """n > 1: t1 is the first token of any choice, counts are sums, and events stay in the order they came."""
+    chunks = [numbered(1, ids=[7]), numbered(0, ids=[8, 9]), numbered(1, ids=[7])]
+    out = decode(*map(event, chunks), event(last_usage(4)), DONE)
+    assert [(e.ns, e.tokens) for e in out.events[:3]] == [(0, 1), (1, 2), (2, 1)]
+    assert out.client_tokens == out.usage_completion_tokens == 4
+
+
+def test_continuous_usage_of_several_choices_is_counted_choice_by_choice() -> None:
+    """Both engines put one choice into an event and that choice's own count beside it; the total comes last."""
+    chunks = [numbered(0, usage=1), numbered(1, usage=1), numbered(0, usage=2), numbered(1, usage=4)]
+    out = decode(*map(event, chunks), event(last_usage(6)), DONE)
+    assert [tokens for _, tokens in seen(out)] == [1, 1, 1, 3, 0, 0]
+    assert out.client_tokens == 6
+
+
+def test_one_object_of_several_choices_counts_by_their_sum() -> None:
+    body = json.dumps({"choices": [{"index": 0, "text": "a"}, {"index": 1, "text": "b"}], "usage": {"completion_tokens": 9}}).encode()
+    decoder = BodyDecoder()
+    decoder.feed(1, body)
+    assert decoder.finish().client_tokens == 9
+    both = choice("a", usage=5)
+    both["choices"].append(both["choices"][0] | {"index": 1})
+    assert seen(decode(event(numbered(0, usage=2)), event(both), DONE))[:2] == [(K.TOKEN, 2), (K.TOKEN, 3)]
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_an_answer_that_the_server_gave_up_is_an_error_although_its_stream_is_whole(reason: str) -> None:
+    out = decode(event(choice("a", ids=[1])), event(choice("b", ids=[2], reason=reason)), DONE)
+    assert (seen(out)[1], out.error, out.complete) == ((K.TOKEN, 1), f"finish_reason: {reason}", True)
+    assert seen(decode(event(choice(reason=reason)), DONE))[0] == (K.ERROR, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "chunks", "expected"),
+    [
+        # reasoning first, then the answer; names of vLLM and of SGLang
+        ("vllm", [delta(1, reasoning="hm"), delta(3, reasoning=" so"), delta(4, content="yes")], [1, 2, 1]),
+        ("sglang", [delta(1, reasoning_content="hm", content=None), delta(2, reasoning_content=None, content="yes")], [1, 1]),
+        # a parser holds a call back and lets its tokens out together
+        ("tool", [delta(1, tool_calls=[{"index": 0, "function": {"name": "f"}}]), delta(9, tool_calls=[{"index": 0}])], [1, 8]),
+        ("held", [delta(1, content="a"), delta(5, content=""), delta(6, content="b")], [1, 4, 1]),
+    ],
+)
+def test_reasoning_and_calls_are_counted_by_usage(kind: str, chunks: list[dict[str, Any]], expected: list[int]) -> None:
+    out = decode(event(delta(0, role="assistant", content="")), *map(event, chunks), event(last_usage(sum(expected))), DONE)
+    assert seen(out)[0] == (K.ROLE, 0), kind
+    assert [tokens for _, tokens in seen(out)[1:-2]] == expected
+    assert out.client_tokens == sum(expected)
+
+
+def test_several_events_of_one_read_share_its_stamp_and_one_event_over_reads_has_the_last() -> None:
+    events = [event(choice("a", ids=[k])) for k in range(19)]
+    out = decode(b"".join(events) + events[0][:7], events[0][7:9], events[0][9:])
+    assert [e.ns for e in out.events] == [0] * 19 + [2]
+
+
+def test_data_on_several_lines_is_one_event() -> None:
+    lines = json.dumps(choice("a", ids=[1, 2]), indent=1).splitlines()
+    body = b"event: message\nid: 4\n" + b"".join(b"data: " + line.encode() + b"\n" for line in lines) + b"\n"
+    assert seen(decode(body, DONE)) == [(K.TOKEN, 2), (K.DONE, 0)]
+
+
+def test_without_its_end_mark_a_stream_is_whole_and_not_complete() -> None:
+    out = decode(event(choice("a", ids=[1])), event(last_usage(1)))
+    assert (out.complete, out.client_tokens, out.malformed) == (False, 1, None)
+
+
+def test_an_event_behind_the_end_mark_is_malformed() -> None:
+    assert seen(decode(DONE, event(choice("a", ids=[1])))) == [(K.DONE, 0), (K.MALFORMED, 0)]

@@ -58,4 +58,5 @@ def test_the_content_type_chooses_the_decoder() -> None:
     protocol = PROTOCOLS["chat"]
     assert isinstance(protocol.decoder(stream=True), StreamDecoder)
     assert isinstance(protocol.decoder(stream=False), BodyDecoder)
-    assert {name: p.path for name, p in PROTOCOLS.items()} == {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+    paths = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "generate": "/generate"}
+    assert {name: p.path for name, p in PROTOCOLS.items()} == paths

@@ -90,3 +90,11 @@ def test_one_byte_at_a_time_gives_the_same_frames(body: bytes) -> None:
 @given(SSE_BYTES)
 def test_no_frame_is_larger_than_what_came(body: bytes) -> None:
     assert sum(f.size for f in frames(body)) <= len(body)
+
+
+def test_a_hundred_thousand_data_lines_of_one_event_are_bounded_by_their_sum() -> None:
+    framer = Framer(limit=100_000)
+    assert list(framer.feed(b"data:\n" * 99_999)) == []
+    assert not framer.overflow
+    assert list(framer.feed(b"data:\n" * 3)) == []
+    assert framer.overflow
