@@ -22,7 +22,8 @@ def ask(**changes: Any) -> bytes:
 def test_the_fields_that_matter_are_read() -> None:
     assert read_ask(ask()) == Asked(5, 2, "c1", False)
     assert read_ask(ask(stream_options={"include_usage": True}, user=None, request_id="r")) == Asked(5, 2, "r", True)
-    assert read_ask(b'{"prompt":"abc"}') == Asked(16, 3, "", False)
+    assert read_ask(b'{"prompt":"c7 and so on"}') == Asked(16, 12, "c7", False)
+    assert read_ask(b'{"prompt":"' + b"x" * 99 + b'"}').name == "x" * 32
 
 
 @pytest.mark.parametrize(
