@@ -145,7 +145,9 @@ def _gpus(record: RunRecord) -> int | None:
 
 
 def _degrees(pins: Pins) -> int:
-    return pins.parallelism.tensor * pins.parallelism.pipeline * pins.parallelism.data
+    split = pins.parallelism
+    servers = split.replicas or 1 if split.disaggregation is None else split.disaggregation.prefill + split.disaggregation.decode
+    return split.tensor * split.pipeline * split.data * servers
 
 
 def _side(found: ArmCapacity, search: Search, own: Analyzed, context: CellContext, shared: frozenset[int]) -> CellAnalysis:

@@ -34,13 +34,23 @@ class HardwarePin(Frozen):
     cores: int | None = Field(None, description="Cores of the host", ge=1)
 
 
+class Disaggregation(Frozen):
+    """How many servers have which role, where prefill and decode are served apart."""
+
+    prefill: int = Field(ge=0, description="Servers that prefill")
+    decode: int = Field(ge=0, description="Servers that decode")
+    connector: str | None = Field(None, description="What carries the cache between them, as the runtime calls it")
+
+
 class ParallelismPin(Frozen):
-    """How the model is split."""
+    """How the model is split, and how many servers stand behind one address."""
 
     tensor: int = Field(1, ge=1, description="Tensor-parallel degree")
     pipeline: int = Field(1, ge=1, description="Pipeline-parallel degree")
     data: int = Field(1, ge=1, description="Data-parallel degree")
     expert: int = Field(1, ge=1, description="Expert-parallel degree")
+    replicas: int | None = Field(None, ge=1, description="Servers with the whole model behind one address; null: not pinned")
+    disaggregation: Disaggregation | None = Field(None, description="Servers by role; null: each both prefills and decodes")
 
 
 class Pins(Frozen):
@@ -62,6 +72,9 @@ class Arm(Frozen):
     base_url: str | None = Field(None, description="Only for endpoint: where it is served")
     declared: tuple[str, ...] = Field((), description="Coordinate names this arm declares as treatment, e.g. runtime.args, model.dtype")
     attested: dict[str, Any] = Field(default_factory=dict, description="Coordinates the user vouches for (endpoint only)")
+    members: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="Only for endpoint: addresses behind it by role: replicas, prefill, decode"
+    )
 
 
 class Fact(Frozen):

@@ -10,6 +10,8 @@ from harness.record.facts import Fact, Facts
 from harness.record.spec import RunSpec, WorkloadSpec
 
 NO_GPU = "none"
+ATTACHED = "endpoint"
+"""The runtime that we attach to and do not start."""
 
 
 def build_coordinates(spec: RunSpec, facts: Facts) -> RunCoordinates:
@@ -38,6 +40,7 @@ def _declared(spec: RunSpec) -> dict[str, Coordinate]:
         "parallelism.pipeline": _say(pins.parallelism.pipeline),
         "parallelism.data": _say(pins.parallelism.data),
         "parallelism.expert": _say(pins.parallelism.expert),
+        **_placement(spec),
         "runtime.name": _say(spec.arm.runtime),
         "runtime.args": _say(dict(spec.arm.args)),
         "runtime.env": _say(dict(spec.arm.env)),
@@ -61,6 +64,18 @@ def _declared(spec: RunSpec) -> dict[str, Coordinate]:
         "client.concurrency": _say(_concurrency(spec)),
         "client.placement": _say({role: list(cpus) for role, cpus in spec.placement.items()}),
     }
+
+
+def _placement(spec: RunSpec) -> dict[str, Coordinate]:
+    """One server, or as many as are pinned; of somebody else's address nobody knows how many answer behind it until it is said."""
+    replicas, roles = spec.pins.parallelism.replicas, spec.pins.parallelism.disaggregation
+    if roles is not None:
+        apart = {"parallelism.disaggregation": _say(roles.model_dump())}
+        return {"parallelism.replicas": NotApplicable(reason="servers are counted by role"), **apart}
+    if replicas is not None or spec.arm.runtime != ATTACHED:
+        return {"parallelism.replicas": _say(replicas or 1), "parallelism.disaggregation": _say("none")}
+    reason = "attached endpoint: how many servers answer behind it is neither pinned nor attested"
+    return dict.fromkeys(("parallelism.replicas", "parallelism.disaggregation"), Unknown(reason=reason))
 
 
 def _loop(workload: WorkloadSpec) -> str:

@@ -35,7 +35,7 @@ def _endpoint(path: Path, arm: Arm) -> Findings:
     if arm.url is None:
         yield Finding("missing_key", path, ": an endpoint is somebody else's server, so it needs a url", "add url: http://HOST:PORT")
     else:
-        yield from _url((*path, "url"), arm.url)
+        yield from check_url((*path, "url"), arm.url)
     for key, value in (("args", arm.args), ("env", arm.env)):
         if value:
             remedy = "delete it; what you know of the server's settings goes into attest"
@@ -56,7 +56,8 @@ def _length(path: Path, value: object) -> Findings:
         yield Finding("bad_number", path, f"={shown(value)}: the longest prompt and reply together, in tokens", remedy)
 
 
-def _url(path: Path, url: str) -> Findings:
+def check_url(path: Path, url: str) -> Findings:
+    """An http(s) address without credentials, query or fragment."""
     try:
         parts = urlsplit(url)
         port_ok = parts.port is None or 0 < parts.port < 65536

@@ -211,6 +211,7 @@ def _arm(name: str, arm: Arm, names: tuple[str, ...]) -> spec.Arm:
         base_url=arm.url,
         declared=names,
         attested=dict(arm.attest),
+        members=arm.members.given(),
     )
 
 

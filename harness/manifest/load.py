@@ -155,6 +155,12 @@ def _leave_out_unused(data: dict[str, Any]) -> None:
     for arm in data["arms"].values():
         if not arm["without-clients"]:
             del arm["without-clients"]
+        if not any(arm["members"].values()):
+            del arm["members"]
+    for pins in (data["pins"], *(arm["pins"] for arm in data["arms"].values())):
+        for key in ("replicas", "disaggregation"):
+            if pins["parallelism"][key] is None:
+                del pins["parallelism"][key]
 
 
 def canonical_json(data: Any) -> str:

@@ -52,13 +52,25 @@ class HardwarePin(Section):
     cores: int | None = Field(None, ge=1, le=4096, description="Cores of the host")
 
 
+class Disaggregation(Section):
+    """Prefill and decode on servers of their own."""
+
+    prefill: int = Field(ge=0, le=4096, description="Servers that prefill")
+    decode: int = Field(ge=0, le=4096, description="Servers that decode")
+    connector: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")] | None = Field(
+        None, description="What carries the cache between them, as the runtime calls it: NixlConnector, mooncake, nixl"
+    )
+
+
 class ParallelismPin(Section):
-    """How the model is split over accelerators."""
+    """How the model is split over accelerators and servers."""
 
     tensor: Degree = Field(1, description="Tensor-parallel degree")
     pipeline: Degree = Field(1, description="Pipeline-parallel degree")
     data: Degree = Field(1, description="Data-parallel degree")
     expert: Degree = Field(1, description="Expert-parallel degree")
+    replicas: Degree | None = Field(None, description="Servers with the whole model behind one address; default: 1 of what we start")
+    disaggregation: Disaggregation | None = Field(None, description="Servers by role, where prefill and decode are served apart")
 
 
 class Pins(Section):
@@ -85,6 +97,8 @@ class ParallelismOverride(Section):
     pipeline: Degree | None = Field(None, description="Another pipeline-parallel degree")
     data: Degree | None = Field(None, description="Another data-parallel degree")
     expert: Degree | None = Field(None, description="Another expert-parallel degree")
+    replicas: Degree | None = Field(None, description="Another number of servers behind one address")
+    disaggregation: Disaggregation | None = Field(None, description="Another split into roles")
 
 
 class PinsOverride(Section):
@@ -93,6 +107,21 @@ class PinsOverride(Section):
     model: ModelOverride = Field(ModelOverride(), description="Model pins that differ")
     hardware: HardwarePin = Field(HardwarePin(), description="Hardware pins that differ")
     parallelism: ParallelismOverride = Field(ParallelismOverride(), description="Parallelism pins that differ")
+
+
+Url = Annotated[str, Field(max_length=500)]
+
+
+class Members(Section):
+    """The servers behind an endpoint's address; each is asked whether it serves, so that their number is seen and not only said."""
+
+    replicas: tuple[Url, ...] = Field((), max_length=4096, description="Addresses of servers with the whole model")
+    prefill: tuple[Url, ...] = Field((), max_length=4096, description="Addresses of servers that prefill")
+    decode: tuple[Url, ...] = Field((), max_length=4096, description="Addresses of servers that decode")
+
+    def given(self) -> dict[str, tuple[str, ...]]:
+        """Addresses by role, without roles that nobody has."""
+        return {role: urls for role in ("replicas", "prefill", "decode") if (urls := getattr(self, role))}
 
 
 class Arm(Section):
@@ -112,6 +141,7 @@ class Arm(Section):
     attest: dict[str, Scalar] = Field(
         {}, max_length=60, description="Only for endpoint: run coordinates you vouch for; printed on every result"
     )
+    members: Members = Field(Members(), description="Only for endpoint: the servers behind its address")
 
 
 class TbtLimit(Section):

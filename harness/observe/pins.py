@@ -53,10 +53,21 @@ def _rows(pins: Pins, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Any, str
         ("hardware.cores", hardware.cores, "host.cores", equal),
     ]
     yield from (row for row in rows if row[1] is not None)
-    for axis, degree in pins.parallelism.model_dump().items():
+    yield from _placement(pins, facts)
+    for axis, degree in pins.parallelism.model_dump(exclude={"replicas", "disaggregation"}).items():
         fact = f"server.{axis}_parallel"
         if degree != 1 or fact in facts:
             yield f"parallelism.{axis}", degree, fact, equal
+
+
+def _placement(pins: Pins, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Any, str, Rule]]:
+    """Servers behind the address. Without addresses to ask, one server is what we started ourselves, or nobody's to know."""
+    replicas, roles = pins.parallelism.replicas, pins.parallelism.disaggregation
+    if replicas is not None and (replicas != 1 or "server.replicas" in facts):
+        yield "parallelism.replicas", replicas, "server.replicas", equal
+    if roles is not None:
+        # What carries the cache is no page's to say: it stands in the coordinates as declared.
+        yield "parallelism.disaggregation", {"prefill": roles.prefill, "decode": roles.decode}, "server.roles", equal
 
 
 def _revision_fact(facts: Mapping[str, Fact]) -> str:

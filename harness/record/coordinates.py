@@ -57,6 +57,8 @@ RUN_COORDINATES: dict[str, str] = {
     "parallelism.pipeline": "pipeline-parallel degree",
     "parallelism.data": "data-parallel degree",
     "parallelism.expert": "expert-parallel degree",
+    "parallelism.replicas": "servers with the whole model behind one address",
+    "parallelism.disaggregation": "servers by role where prefill and decode are served apart, or none",
     "runtime.name": "system under test",
     "runtime.version": "its version",
     "runtime.args": "its arguments as resolved",

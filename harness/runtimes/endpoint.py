@@ -13,6 +13,7 @@ from harness.errors import HostError, Problem, UsageError
 from harness.runtimes.asking import ask, ask_json, served_models, split_url
 from harness.runtimes.contract import Command, MetricRule, Target
 from harness.runtimes.models import find_model, model_config
+from harness.runtimes.placement import member_facts
 from harness.runtimes.places import config_dir
 from harness.runtimes.vllm import VllmRuntime
 from harness.runtimes.vllm_facts import known
@@ -38,9 +39,9 @@ class EndpointRuntime:
         problems: list[Problem] = []
         if arm.base_url is None:
             problems.append(Problem("url_missing", f"arm {arm.name}: an endpoint needs base_url", "write base_url: http://host:port"))
-        else:
+        for url in (*filter(None, [arm.base_url]), *(member for urls in arm.members.values() for member in urls)):
             try:
-                authorisation(arm.base_url)
+                authorisation(url)
             except (UsageError, HostError) as bad:
                 problems += bad.problems
         for field in ("args", "env"):
@@ -81,7 +82,7 @@ class EndpointRuntime:
 
     def facts(self, arm: Arm, pins: Pins, base_url: str, log: Path | None) -> dict[str, Fact]:
         """What its pages state; the rest unknown."""
-        del arm, log
+        del log
         headers = authorisation(base_url)
         listed = {m["id"]: m for m in served_models(base_url, headers)}
         served = pins.model.id if pins.model.id in listed else next(iter(listed), None)
@@ -91,7 +92,8 @@ class EndpointRuntime:
             "server.dtype", "server.quantization", "server.packages", "server.effective_config", "server.kv_capacity_tokens",
             "model.digest", "model.revision", "tokenizer.digest",
         )  # fmt: skip
-        return {name: Fact(reason=UNSEEN, source="endpoint") for name in unseen} | {
+        facts = {name: Fact(reason=UNSEEN, source="endpoint") for name in unseen} | member_facts(arm, pins, authorisation)
+        return facts | {
             "model.id": known(served, "GET /v1/models", "no model is listed"),
             "server.max_model_len": known(listed.get(served or "", {}).get("max_model_len"), "GET /v1/models", "not stated"),
             "server.version": known(version.get("version") if isinstance(version, dict) else None, "GET /version", UNSEEN),

@@ -13,6 +13,7 @@ from harness.runtimes.asking import ask, served_models
 from harness.runtimes.contract import Command, MetricRule, Target
 from harness.runtimes.install import RECIPES, Environment, installed
 from harness.runtimes.models import missing_model, model_config, model_dir
+from harness.runtimes.placement import role_problems, vllm_role_args
 from harness.runtimes.ports import HOST, check_port
 from harness.runtimes.vllm_facts import served_facts
 from harness.runtimes.vllm_log import as_int, cache_config
@@ -92,6 +93,7 @@ class VllmRuntime:
         """Everything wrong with the arm that needs no start; asks the installed parser once (about 15 s, then cached)."""
         problems = [p for p in (missing_model(pins.model.id), _expert_problem(pins)) if p is not None]
         problems += [_env_problem(name) for name in sorted(arm.env.keys() - ALLOWED_ENV)]
+        problems += role_problems(arm, pins)
         env = find_environment(arm.version)
         if env is None:
             return [*problems, _missing_install(arm.version)]
@@ -204,7 +206,7 @@ def _pinned(pins: Pins) -> list[str]:
     argv += ["--quantization", pins.model.quantization] if pins.model.quantization != "none" else []
     argv += ["--tensor-parallel-size", str(split.tensor), "--pipeline-parallel-size", str(split.pipeline)]
     argv += ["--data-parallel-size", str(split.data)] if split.data > 1 else []
-    return argv + (["--enable-expert-parallel"] if split.expert > 1 else [])
+    return argv + (["--enable-expert-parallel"] if split.expert > 1 else []) + vllm_role_args(pins)
 
 
 def _expert_problem(pins: Pins) -> Problem | None:
