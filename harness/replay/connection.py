@@ -17,6 +17,10 @@ from harness.wire.contract import Decoder
 MAX_HEAD_BYTES = 256 * 1024
 """Four times what common servers accept as a request head; a response head that has not ended by then never will."""
 
+MAX_RESPONSE_BYTES = 512 * 1024 * 1024
+"""A stream of 200,000 tokens at 1 KiB an event is 200 MB; /generate repeats itself and gets here with 10,000 tokens. A server that sends
+for ever would otherwise fill the memory of the host before its request's deadline."""
+
 
 class Owner(Protocol):
     """What a connection tells its engine."""
@@ -185,6 +189,7 @@ class Connection(asyncio.Protocol):
             return
         exchange.stamps.append(self._now_ns)
         exchange.chunks.append(body)
+        exchange.received += len(body)
         if exchange.decoder is not None:
             exchange.decoder.feed(self._now_ns, body)
 
@@ -207,6 +212,9 @@ class Connection(asyncio.Protocol):
             self._finish(EndKind.MALFORMED, self._now_ns, self._broken, keep=False)
         elif exchange.decoder is not None and self._enough(exchange, exchange.decoder):
             self._finish(EndKind.CLIENT_STOP, self._now_ns, "", keep=False)
+        elif exchange.received > MAX_RESPONSE_BYTES:
+            exchange.forget()  # all of it: what is too much to hold is too much to hand over
+            self._finish(EndKind.MALFORMED, self._now_ns, f"response longer than {MAX_RESPONSE_BYTES} bytes", keep=False)
         elif exchange.headers_ns is None and self._head_bytes > MAX_HEAD_BYTES:
             self._finish(EndKind.MALFORMED, self._now_ns, f"response head longer than {MAX_HEAD_BYTES} bytes", keep=False)
 

@@ -14,7 +14,7 @@ from harness.replay.agenda import Agenda
 from harness.replay.connection import Connection
 from harness.replay.contract import ReplayPlan
 from harness.replay.dialer import Address, Dialer
-from harness.replay.exchange import FAILED_KINDS, Exchange, connect_end, not_sent
+from harness.replay.exchange import FAILED_KINDS, Exchange, connect_end, connect_problem, not_sent
 from harness.replay.frames import encode_exchange
 from harness.replay.limits import Limits
 from harness.replay.pacer import burst
@@ -244,12 +244,12 @@ class Engine:
             self._pool.put(connection, time.monotonic_ns(), used=used)
 
     def _connect_failed(self, error: BaseException) -> None:
-        self.connect_problem = str(error) or type(error).__name__
+        self.connect_problem = connect_problem(error)
         self._no_open_before_ns = time.monotonic_ns() + BACK_OFF_NS
         # A background open that fails costs nobody; only when too few are left under way does the oldest waiting request fail.
         if len(self._waiting) > self._dialer.opening:
             exchange = self._waiting.popleft()
-            self.ended(exchange, connect_end(error), time.monotonic_ns(), f"connect: {error!s:.150}")
+            self.ended(exchange, connect_end(error), time.monotonic_ns(), f"connect: {self.connect_problem:.150}")
 
     def _refill(self) -> None:
         if self._over:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,7 @@ class Exchange:
     reused: bool | None = None
     stamps: list[int] = field(default_factory=list)
     chunks: list[bytes] = field(default_factory=list)
+    received: int = 0
     decoder: Decoder | None = None
     connection: Connection | None = None
 
@@ -117,3 +119,12 @@ def connect_end(error: BaseException) -> EndKind:
     if isinstance(error, OSError) and error.errno in OUR_FAULT_ERRNOS:
         return EndKind.CLIENT_FAULT
     return EndKind.CONNECT_FAILED
+
+
+def connect_problem(error: BaseException) -> str:
+    """Why a connection could not be opened, in words that say what to look at."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not trusted: {error.verify_message}"
+    if isinstance(error, TimeoutError):
+        return "no connection in time"  # asyncio's own has no text
+    return str(error) or type(error).__name__
