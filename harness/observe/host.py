@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from collections.abc import Collection
 from pathlib import Path
 
-from harness.observe.cgroup import cpu_limit
+from harness.observe.cgroup import cpu_limit, memory_limit
 from harness.observe.gpu import gpu_facts
+from harness.observe.virtual import container, virtualisation
 from harness.record.facts import Fact
 
 PROC = Path("/proc")
@@ -17,22 +19,28 @@ MACHINE_ID = Path("/etc/machine-id")
 GIB = 2**30
 
 
-def host_facts(proc: Path = PROC, sys: Path = SYS, machine_id: Path = MACHINE_ID) -> dict[str, Fact]:
-    """Return every host.* fact. The paths are arguments so that tests can show other machines."""
+def host_facts(proc: Path = PROC, sys: Path = SYS, machine_id: Path = MACHINE_ID, *, ours: Collection[int] = ()) -> dict[str, Fact]:
+    """Return every host.* fact. The paths are arguments so that tests can show other machines; ``ours``: the server's process ids."""
     facts = {
         "host.cpu_model": _cpu_model(proc / "cpuinfo"),
         "host.cores": Fact(value=os.cpu_count(), source="sysconf"),
         "host.affinity": Fact(value=sorted(os.sched_getaffinity(0)), source="sched_getaffinity"),
+        "host.smt": _smt(sys / "devices/system/cpu/smt/active"),
         "host.governor": _governor(sys / "devices/system/cpu"),
+        "host.numa": _numa(sys / "devices/system/node"),
         "host.memory_gib": _memory(proc / "meminfo", "MemTotal"),
         "host.swap": _memory(proc / "meminfo", "SwapTotal"),
         "host.kernel": Fact(value=platform.release(), source="uname"),
+        "host.virtualisation": virtualisation(proc, sys),
+        "host.container": container(proc),
         "host.cgroup_cpu_max": cpu_limit(proc, sys / "fs/cgroup"),
+        "host.cgroup_memory_max": memory_limit(proc, sys / "fs/cgroup"),
+        "host.load": _load(proc / "loadavg"),
         "host.boot": _text(proc / "sys/kernel/random/boot_id", "no boot id"),
         "host.machine": _machine(machine_id),
     }
     facts["host.identity"] = _identity(facts)
-    return facts | gpu_facts()
+    return facts | gpu_facts(ours=ours)
 
 
 def _text(path: Path, reason: str) -> Fact:
@@ -79,6 +87,31 @@ def _governor(folder: Path) -> Fact:
     if not found:
         return Fact(reason="no frequency control is visible, as in most virtual machines", source=source)
     return Fact(value="+".join(sorted(found)), source=source)
+
+
+def _smt(path: Path) -> Fact:
+    """Whether two threads share a core: then half of the cores that are counted are not whole ones."""
+    found = _text(path, "the kernel does not say whether cores are shared by threads")
+    return found if found.value is None else Fact(value={"0": "off", "1": "on"}.get(str(found.value), found.value), source=found.source)
+
+
+def _numa(folder: Path) -> Fact:
+    """Memory nodes and the cores that lie beside each: {node: cores as the kernel lists them}."""
+    nodes = {path.parent.name.removeprefix("node"): path for path in folder.glob("node[0-9]*/cpulist")}
+    try:
+        value = {name: nodes[name].read_text(encoding="utf-8").strip() for name in sorted(nodes, key=int)}
+    except (OSError, ValueError) as error:
+        return Fact(reason=f"the memory nodes cannot be read: {error}", source=str(folder))
+    return Fact(value=value, source=str(folder)) if value else Fact(reason="the kernel shows no memory nodes here", source=str(folder))
+
+
+def _load(path: Path) -> Fact:
+    """Threads that ran or waited to, on average over the last minute: of everybody, ours included."""
+    found = _text(path, "no load average")
+    try:
+        return found if found.value is None else Fact(value=float(str(found.value).split()[0]), source=str(path))
+    except ValueError:
+        return Fact(reason="the load average is not a number", source=str(path))
 
 
 def _machine(path: Path) -> Fact:

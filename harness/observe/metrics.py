@@ -11,17 +11,32 @@ from harness.runtimes.contract import MetricRule
 
 
 def canonical_values(page: str, rules: Sequence[MetricRule]) -> dict[str, float]:
-    """Return canonical name -> sum over all samples that a rule of that name matches; names without a sample are absent, never 0.
+    """Return canonical name -> the samples that rules of that name match, joined as the rules say; ``name/label`` where a rule keeps a
+    label apart. Names without a sample are absent, never 0.
 
     Not-a-number samples are no samples. Raises ValueError when a line that a rule asks for cannot be parsed.
     """
-    wanted = tuple({rule.name for rule in rules})
+    asked: dict[str, list[MetricRule]] = {}
+    for rule in rules:
+        asked.setdefault(rule.name, []).append(rule)
     # Parsing a whole page costs 10 ms and more, four times a second: only lines that start like a wanted metric go to the parser.
+    wanted = tuple(asked)
     lines = [line for line in page.split("\n") if line.startswith(wanted)] if wanted else []
-    sums: dict[str, float] = {}
+    found: dict[str, list[float]] = {}
     for family in text_string_to_metric_families("\n".join(lines) + "\n"):
         for sample in family.samples:
-            for rule in rules:
-                if sample.name == rule.name and rule.where.items() <= sample.labels.items() and not math.isnan(sample.value):
-                    sums[rule.canonical] = sums.get(rule.canonical, 0.0) + sample.value
-    return sums
+            for rule in asked.get(sample.name, ()):
+                key = _key(rule, sample.labels)
+                if key is not None and not math.isnan(sample.value):
+                    found.setdefault(key, []).append(sample.value)
+    averaged = {rule.canonical for rule in rules if rule.how == "mean"}
+    return {key: sum(values) / (len(values) if key.partition("/")[0] in averaged else 1) for key, values in found.items()}
+
+
+def _key(rule: MetricRule, labels: dict[str, str]) -> str | None:
+    """Name a matching sample adds to; None when the rule does not match it."""
+    if not rule.where.items() <= labels.items():
+        return None
+    if rule.by is None:
+        return rule.canonical
+    return f"{rule.canonical}/{labels[rule.by]}" if rule.by in labels else None

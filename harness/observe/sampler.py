@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pynvml
 
 from harness.clock import NS_PER_S, Clock
 from harness.observe.cgroup import group_folder, throttled_s
 from harness.observe.counters import HostTime, TreeReader, host_time, memory_bytes
+from harness.observe.gpu_watch import GpuWatch
 from harness.observe.metrics import canonical_values
 from harness.record.segments import SegmentWriter
 from harness.runtimes.asking import ask
@@ -29,19 +32,20 @@ class Sampler:
 
     ``roles``: name -> pid of the root of its tree ("server", "client", "spooler"); ``client/w1`` is one of several clients, whose rows
     have the source ``client`` and the label ``w1``. A scrape that failed is counted in ``failures``; it makes no row. ``metrics_url`` None:
-    the server has no such page.
+    the server has no such page. Accelerators are sampled (through ``nvml``) where the server is a process of this host, which has a role.
     """
 
     def __init__(
         self, writer_server: SegmentWriter, writer_host: SegmentWriter, *, clock: Clock, epoch_ns: int, period_s: float, jitter_seed: int,
-        roles: Mapping[str, int], metrics_url: str | None, rules: Sequence[MetricRule],
+        roles: Mapping[str, int], metrics_url: str | None, rules: Sequence[MetricRule], nvml: Any = pynvml,
     ) -> None:  # fmt: skip
         self._server, self._host = writer_server, writer_host
         self._clock, self._epoch_ns, self._period_s = clock, epoch_ns, period_s
         self._draw = random.Random(jitter_seed)  # noqa: S311 - spreads instants, hides nothing
         self._metrics_url, self._rules = metrics_url, tuple(rules)
         self._watch = HostWatch(clock, roles)
-        self._failures: dict[str, dict[str, Any]] = {}
+        self._failures, self._gpu_failures = Failures(), Failures()
+        self._gpu = GpuWatch(lambda: self._watch.pids("server"), self._gpu_fail, nvml) if "server" in roles else None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._one = threading.Lock()  # the writers are not safe for two threads
@@ -58,6 +62,8 @@ class Sampler:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        if self._gpu is not None:
+            self._gpu.close()
         if self._fault is not None:
             fault, self._fault = self._fault, None
             raise fault
@@ -65,30 +71,41 @@ class Sampler:
     def scrape_now(self, t_ns: int) -> bool:
         """Take a counter snapshot stamped ``t_ns`` (ns since the epoch) and flush it; False when the page did not answer."""
         with self._one:
-            before = len(self._failures)
+            before = self._failures.count
             rows = self._scrape(t_ns)
             self._server.append(rows)
             self._server.flush()
-            return len(self._failures) == before and bool(rows)
+            return self._failures.count == before and bool(rows)
 
     def sample(self) -> None:
         """Take one sample of everything, stamped when it was read."""
         with self._one:
             self._host.append(self._watch.rows(self._now()))
-            asked = self._now()
-            rows = self._scrape(asked)
-            answered = self._now()
-            # A gauge is read somewhere between question and answer; the middle is off by half of that at most.
-            self._server.append([row | {"t_ns": (asked + answered) // 2} for row in rows])
+            self._host.append(self._between(lambda _: self._gpu.rows() if self._gpu else []))
+            self._server.append(self._between(self._scrape))
             self._server.tick()
             self._host.tick()
 
     def failures(self) -> list[dict[str, Any]]:
         """Failed scrapes by reason: {reason, count, first_ns, last_ns}, ns since the epoch."""
-        return [dict(f) for f in self._failures.values()]
+        return self._failures.listed()
+
+    def gpu_failures(self) -> list[dict[str, Any]]:
+        """What the accelerators' driver did not answer, in the same form."""
+        return self._gpu_failures.listed()
 
     def _now(self) -> int:
         return self._clock.now_ns() - self._epoch_ns
+
+    def _between(self, read: Callable[[int], list[Row]]) -> list[Row]:
+        """Rows stamped in the middle of their reading: a gauge is read somewhere between question and answer, half of that off at most."""
+        asked = self._now()
+        rows = read(asked)
+        answered = self._now()
+        return [row | {"t_ns": (asked + answered) // 2} for row in rows]
+
+    def _gpu_fail(self, reason: str) -> None:
+        self._gpu_failures.add(self._now(), reason)
 
     def _loop(self) -> None:
         try:
@@ -103,20 +120,39 @@ class Sampler:
             return []
         reply = ask(self._metrics_url, "", timeout_s=1.0)
         if reply is None or reply.status != 200:
-            self._fail(t_ns, "no answer" if reply is None else f"HTTP {reply.status}")
+            self._failures.add(t_ns, "no answer" if reply is None else f"HTTP {reply.status}")
             return []
         try:
             values = canonical_values(reply.body.decode("utf-8"), self._rules)
         except ValueError:
-            self._fail(t_ns, "not a metrics page")
+            self._failures.add(t_ns, "not a metrics page")
             return []
         if not values:
-            self._fail(t_ns, "none of the expected metrics is on the page")
-        return [_row(t_ns, "server", name, value) for name, value in values.items()]
+            self._failures.add(t_ns, "none of the expected metrics is on the page")
+        return [_page_row(t_ns, name, value) for name, value in values.items()]
 
-    def _fail(self, t_ns: int, reason: str) -> None:
-        entry = self._failures.setdefault(reason, {"reason": reason, "count": 0, "first_ns": t_ns})
+
+class Failures:
+    """What went wrong, each reason once with its count and its first and last instant."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, Any]] = {}
+        self.count = 0
+
+    def add(self, t_ns: int, reason: str) -> None:
+        """Count one; ``t_ns``: ns since the epoch."""
+        self.count += 1
+        entry = self._found.setdefault(reason, {"reason": reason, "count": 0, "first_ns": t_ns})
         entry |= {"count": entry["count"] + 1, "last_ns": t_ns}
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Copies, in order of first appearance: {reason, count, first_ns, last_ns}."""
+        return [dict(entry) for entry in self._found.values()]
+
+
+def _page_row(t_ns: int, name: str, value: float) -> Row:
+    metric, _, label = name.partition("/")
+    return {"t_ns": t_ns, "source": "server", "metric": metric, "labels": label or None, "value": value}
 
 
 def _row(t_ns: int, role: str, metric: str, value: float) -> Row:
@@ -136,6 +172,10 @@ class HostWatch:
         self._trees: dict[str, list[int]] = {}
         self._walked_ns: int | None = None
         self._before: tuple[HostTime, float] | None = None
+
+    def pids(self, role: str) -> list[int]:
+        """Processes of a role as the last walk found them."""
+        return self._trees.get(role, [])
 
     def rows(self, t_ns: int) -> list[Row]:
         """Return one sample, stamped ``t_ns``; what cannot be read is left out."""

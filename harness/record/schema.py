@@ -100,12 +100,10 @@ SAMPLES = pa.schema(
         pa.field("value", pa.float64(), nullable=False),
     ]
 )
-"""Long form for ``server_metrics.parquet`` (source "server") and ``host.parquet`` (sources "host", "server", "client", "spooler").
+"""Long form for ``server_metrics.parquet`` (source "server") and ``host.parquet`` (sources "host", "gpu", "server", "client", "spooler").
 
-Canonical server metrics: requests_running, requests_waiting, requests_finished_total, requests_aborted_total, prompt_tokens_total,
-generation_tokens_total, cached_tokens_total, preemptions_total, kv_usage_ratio. Host metrics: cpu_busy_ratio, cpu_steal_ratio,
-throttled_s_total, swap_used_bytes, foreign_cpu_ratio, memory_available_bytes. Per process (server, client, spooler): cpu_s_total,
-rss_bytes, run_delay_s_total. Client only: loop_lag_s (one value a probe), open_connections, in_flight.
+``labels`` tells apart what one source has several of: clients, accelerators, bounds of a histogram. What each metric means stands in
+``harness.record.metric_names``; a reader meets metrics it does not know and leaves them.
 """
 
 RUN_FILES = (

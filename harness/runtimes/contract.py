@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from harness.errors import Problem
 from harness.system import Arm, EvidenceClass, Fact, Pins
@@ -43,11 +43,24 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class MetricRule:
-    """One canonical metric from a Prometheus page: sum of samples called ``name`` whose labels contain ``where``."""
+    """One canonical metric (``harness.record.metric_names``) from a Prometheus page: the samples called ``name`` whose labels contain
+    ``where``, joined by ``how``.
+
+    ``how``: counts of several engines add up, shares of their own caches do not: ``mean``. ``by``: name of a label whose values stay
+    apart, such as the upper bounds ``le`` of a histogram. Rules that share a canonical name share ``how`` and ``by``.
+    """
 
     canonical: str
     name: str
     where: Mapping[str, str] = field(default_factory=dict)
+    how: Literal["sum", "mean"] = "sum"
+    by: str | None = None
+
+
+def histogram(canonical: str, name: str, where: Mapping[str, str] | None = None) -> tuple[MetricRule, MetricRule]:
+    """Sum and count of a Prometheus histogram as ``canonical_sum`` and ``canonical_count``."""
+    sum_, count = (MetricRule(f"{canonical}_{part}", f"{name}_{part}", where or {}) for part in ("sum", "count"))
+    return sum_, count
 
 
 class Runtime(Protocol):

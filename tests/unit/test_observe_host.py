@@ -1,17 +1,18 @@
-"""Facts about machines that are not this one, shown as files; and about accelerators through a stand-in of the driver's library."""
+"""Facts about machines that are not this one, shown as files."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from harness.observe.cgroup import UNLIMITED, cpu_limit, group_folder, throttled_s
-from harness.observe.gpu import gpu_facts
+from harness.observe.cgroup import UNLIMITED, cpu_limit, group_folder, memory_limit, throttled_s
 from harness.observe.host import host_facts
+from harness.observe.virtual import container, virtualisation
 
 
 def write(root: Path, **files: str) -> Path:
@@ -112,50 +113,72 @@ def test_version_1(tmp_path: Path) -> None:
     assert cpu_limit(proc, sys).value is None
 
 
-class NvmlError(Exception):
-    pass
+def test_the_tightest_limit_of_the_visible_groups_holds(tmp_path: Path) -> None:
+    proc, sys = group(
+        tmp_path, "0::/a/b\n", cgroup_dot_controllers="cpu memory", cpu_dot_stat="usage_usec 5\n", a__cpu_dot_max="100000 100000\n",
+        a__b__cpu_dot_stat="throttled_usec 0\n", a__b__cpu_dot_max="max 100000\n", a__memory_dot_max="2147483648\n",
+        a__b__memory_dot_stat="anon 1\n", a__b__memory_dot_max="max\n",
+    )  # fmt: skip
+    assert cpu_limit(proc, sys).value == 1.0
+    assert memory_limit(proc, sys).value == 2.0
 
 
-def nvml(count: int = 0, init: str | None = None, processes: str | None = None) -> Any:
-    """The functions of the driver's library that we call; no test host is sure to have a GPU."""
-
-    def start() -> None:
-        if init:
-            raise NvmlError(init)
-
-    def running(_handle: int) -> list[Any]:
-        if processes:
-            raise NvmlError(processes)
-        return [SimpleNamespace(pid=7)]
-
-    return SimpleNamespace(
-        NVMLError=NvmlError,
-        nvmlInit=start,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: count,
-        nvmlDeviceGetHandleByIndex=lambda i: i,
-        nvmlDeviceGetName=lambda _h: b"NVIDIA H200",
-        nvmlSystemGetDriverVersion=lambda: "580.65.06",
-        nvmlDeviceGetComputeRunningProcesses=running,
-    )
+def test_memory_limits_of_both_versions(tmp_path: Path) -> None:
+    proc, sys = group(tmp_path / "1", "4:memory:/x\n", memory__x__memory_dot_stat="", memory__x__memory_dot_limit_in_bytes="1610612736\n")
+    assert memory_limit(proc, sys).value == 1.5
+    write(sys, memory__x__memory_dot_limit_in_bytes="9223372036854771712\n")
+    assert memory_limit(proc, sys).value == UNLIMITED
+    write(sys, memory__x__memory_dot_limit_in_bytes="?")
+    assert memory_limit(proc, sys).value is None
+    proc, sys = group(tmp_path / "2", "0::/\n", cgroup_dot_controllers="memory", memory_dot_stat="anon 1\n")
+    assert memory_limit(proc, sys).value == UNLIMITED
+    assert memory_limit(tmp_path / "none", sys).value is None
 
 
-def test_two_equal_accelerators() -> None:
-    found = gpu_facts((), nvml(2))
-    assert (found["host.gpu"].value, found["host.gpu_count"].value, found["host.driver"].value) == ("NVIDIA H200", 2, "580.65.06")
-    assert found["host.gpu_processes"].value == 1
+@given(st.text(max_size=20))
+def test_no_text_in_a_limit_is_taken_for_a_number(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    root = tmp_path_factory.mktemp("group")
+    proc, sys = group(root, "0::/\n", cgroup_dot_controllers="memory", memory_dot_stat="", cpu_dot_stat="")
+    for name in ("memory.max", "cpu.max"):
+        (sys / name).write_text(text, encoding="utf-8")
+    for fact in (memory_limit(proc, sys), cpu_limit(proc, sys)):
+        assert (fact.value is None) == bool(fact.reason)
 
 
-def test_no_library_and_no_device_is_none_with_the_reason() -> None:
-    found = gpu_facts((), nvml(init="Library Not Found"))
-    assert (found["host.gpu"].value, found["host.gpu_count"].value) == ("none", 0)
-    assert "Library Not Found" in (found["host.gpu"].reason or "")
-    assert found["host.driver"].value is None
+def test_threads_nodes_and_load(machine: Path) -> None:
+    assert facts(machine)["host.numa"].value is None
+    assert facts(machine)["host.smt"].value is None
+    write(
+        machine, sys__devices__system__cpu__smt__active="1\n", sys__devices__system__node__node0__cpulist="0-3,8\n",
+        sys__devices__system__node__node10__cpulist="4-7\n", proc__loadavg="1.25 0.9 0.7 2/345 678\n",
+    )  # fmt: skip
+    found = facts(machine)
+    assert found["host.smt"].value == "on"
+    assert found["host.numa"].value == {"0": "0-3,8", "10": "4-7"}
+    assert found["host.load"].value == 1.25
+    write(machine, proc__loadavg="high\n")
+    assert facts(machine)["host.load"].value is None
 
 
-def test_a_device_that_cannot_be_asked_is_unknown(tmp_path: Path) -> None:
-    write(tmp_path, nvidia0="")
-    found = gpu_facts((tmp_path / "nvidia0",), nvml(init="Driver Not Loaded"))
-    assert found["host.gpu"].value is None
-    assert found["host.gpu_count"].value is None
-    assert gpu_facts((), nvml(1, processes="Not Permitted"))["host.gpu_processes"].value is None
+def test_a_hypervisor_shows_in_tables_or_flags_or_not(tmp_path: Path) -> None:
+    proc, sys = tmp_path / "proc", tmp_path / "sys"
+    assert virtualisation(proc, sys).value is None
+    write(tmp_path, proc__cpuinfo="flags\t\t: fpu vme\n")
+    assert virtualisation(proc, sys).value == "none"
+    write(tmp_path, proc__cpuinfo="flags\t\t: fpu hypervisor vme\n")
+    assert virtualisation(proc, sys).value == "unnamed"
+    write(tmp_path, sys__class__dmi__id__sys_vendor="QEMU\n")
+    assert virtualisation(proc, sys).value == "kvm"
+    write(tmp_path, sys__hypervisor__type="xen\n")
+    assert virtualisation(proc, sys).value == "xen"
+
+
+def test_a_container_shows_by_its_file_or_its_groups(tmp_path: Path) -> None:
+    proc = tmp_path / "proc"
+    assert container(proc, tmp_path).value is None
+    write(tmp_path, proc__self__cgroup="0::/user.slice\n")
+    assert container(proc, tmp_path).value == "none"
+    write(tmp_path, proc__self__cgroup="4:memory:/kubepods/burstable/pod1\n")
+    assert container(proc, tmp_path).value == "kubepods"
+    write(tmp_path, _dot_dockerenv="")
+    assert container(proc, tmp_path).value == "docker"
