@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
+from harness.record.facts import Fact
 from workloads.schedule import Int64, Ragged
 
 
@@ -68,3 +70,50 @@ class ReplaySummary:
     fault: str | None
     worker_cpu_s: float
     spooler_cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFacts:
+    """What a fleet on several hosts found of them before and after the load, under ``fleet.<worker>.*``; empty on one host."""
+
+    before: Mapping[str, Fact] = field(default_factory=dict)
+    after: Mapping[str, Fact] = field(default_factory=dict)
+
+
+class Replaying(Protocol):
+    """One replay of one plan, wherever its workers run (``ReplaySession``: this host; ``RaySession``: the hosts of a Ray cluster).
+
+    ``start`` -> ``go`` -> ``finished``/``wait`` -> ``summary``/``facts``; ``abort`` at any time. Nothing waits without an end.
+    """
+
+    def start(self) -> None:
+        """Start all workers and wait until connections stand; HostError."""
+        ...
+
+    def go(self, epoch_ns: int) -> None:
+        """Set the epoch (CLOCK_MONOTONIC of this host, ns, in the future); HostError."""
+        ...
+
+    def progress(self) -> Progress:
+        """Live counts, for looking."""
+        ...
+
+    def finished(self, timeout_s: float) -> bool:
+        """Wait up to ``timeout_s`` for the end."""
+        ...
+
+    def summary(self) -> ReplaySummary:
+        """What the engine says of itself, once it is over."""
+        ...
+
+    def facts(self) -> FleetFacts:
+        """What was found of other hosts, once it is over."""
+        ...
+
+    def abort(self, why: str = "aborted by the parent") -> None:
+        """Stop the load, keep what was recorded, end all processes."""
+        ...
+
+    def roles(self) -> dict[str, int]:
+        """Process ids on this host by the source their samples have; empty where the workers' hosts sample them."""
+        ...

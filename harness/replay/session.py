@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import multiprocessing
 import time
+from collections.abc import Sequence
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
@@ -15,7 +16,7 @@ from harness.record.schema import EndKind
 from harness.replay import spooler, worker
 from harness.replay.check import check_plan
 from harness.replay.children import STOP_S, Child, listen, spawn
-from harness.replay.contract import Progress, ReplayPlan, ReplaySummary
+from harness.replay.contract import FleetFacts, Progress, ReplayPlan, ReplaySummary
 from harness.replay.engine import ENDED, FAILED, IN_FLIGHT, SENT
 from harness.replay.rows import missing_rows
 from harness.replay.shares import Share, share_out
@@ -42,12 +43,13 @@ class ReplaySession:
     """One replay of one plan, once. ``start`` -> ``go`` -> ``finished``/``wait``; ``abort`` at any time.
 
     A lost process ends its own requests and leaves the fault in words; the other workers go on, so that the record shows what was lost and
-    what was not. Requests without a row are then the caller's to fill (``missing_rows``).
+    what was not. Requests without a row are then the caller's to fill (``missing_rows``). ``shares``: what its workers replay, when
+    somebody else has dealt the plan out already.
     """
 
-    def __init__(self, plan: ReplayPlan, clock: Clock) -> None:
+    def __init__(self, plan: ReplayPlan, clock: Clock, shares: Sequence[Share] | None = None) -> None:
         check_plan(plan)
-        self._plan, self._clock = plan, clock
+        self._plan, self._clock, self._shares = plan, clock, shares
         self._pairs: list[_Pair] = []
 
     # -- life
@@ -56,7 +58,7 @@ class ReplaySession:
         """Spawn all processes and wait until connections stand. HostError when the server cannot be reached or a process fails."""
         if self._pairs:
             raise ValueError("a session starts once")
-        shares = share_out(self._plan)
+        shares = share_out(self._plan) if self._shares is None else self._shares
         try:
             # All are started before the first is fed: they import side by side.
             for share in shares:
@@ -140,6 +142,10 @@ class ReplaySession:
         marks = ["" if p.share.label is None else f"/{p.share.label}" for p in self._pairs]
         pairs = list(zip(marks, self._pairs, strict=True))
         return {f"client{mark}": p.worker.pid for mark, p in pairs} | {f"spooler{mark}": p.spooler.pid for mark, p in pairs}
+
+    def facts(self) -> FleetFacts:
+        """Nothing to tell: all workers run on this host and read its clock."""
+        return FleetFacts()
 
     @property
     def worker_pid(self) -> int:
