@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # isort: off
-from analysis.gates import integrity, tokens, counters, prefix, client, steady, window, fairness, environment  # noqa: F401 - importing registers, in this order
+from analysis.gates import integrity, tokens, counters, prefix, client, steady, window, cache, fairness, environment  # noqa: F401 - importing registers, in this order
 
 # isort: on
 from analysis.gates.registry import (

@@ -20,7 +20,8 @@ SMALLEST_BLOCK = 16
     "one start token a request. A chat template adds its own length to both. With planned sharing never more than the prompts sent "
     "share, in whole blocks of the server's cache: over any order of service the beginnings that some prompts share add up to the same "
     "number (their tokens less the nodes of their prefix tree), so more came from elsewhere. None of it, with a cache that is on, is "
-    "UNKNOWN: a broken plan and a cache too small look alike. warm: earlier contents may be hit, so nothing bounds it from above.",
+    "UNKNOWN: a broken plan and a cache too small look alike. warm and as_trace: earlier contents may be hit, so nothing but the prompts' "
+    "length bounds it from above; after a warm pass some must be realised where a cache is on and prompts fill a block.",
     remedy="Unplanned: make prompts distinct (another seed per replicate), flush or restart the server between replicates, or declare the "
     "sharing. None realised: look whether prompts reach the server as planned (tokens_agree) and whether its cache holds them.",
 )
@@ -28,6 +29,8 @@ def prefix_realised(context: RunContext) -> Finding:
     """Cached prefix tokens are those planned: none when nothing was to be shared, never more than was shared, and some of it."""
     spec, cache = context.record.spec, read_cache(context.record, context.clocks)
     need(bool(cache.sent.any()), "no request was sent")
+    if spec.workload.cache != "cold":
+        return _beside_earlier(spec.workload.cache, cache)
     if spec.workload.prefix_sharing_planned:
         return _shared(context, cache)
     total, template = _realised(cache), max(cache.template, 0)
@@ -52,6 +55,22 @@ def _words(cache: Cache, total: int) -> str:
     return f"{total} of {int(cache.length[cache.sent].sum())} input tokens cached ({cache.source})"
 
 
+def _beside_earlier(policy: str, cache: Cache) -> Finding:
+    """Earlier contents may be hit by declaration: hold what was realised against the prompts' own length, and warming against nothing."""
+    if cache.on is False and cache.total.value is None:
+        return judge(True, f"{policy}, and the server's prefix cache is off", cached=number(0, 0, "tokens"))
+    total, length = _realised(cache), cache.length[cache.sent]
+    most = int(length.sum()) + int(cache.sent.sum()) * max(cache.template, 0)
+    best = int(reusable(length, length, cache.block or SMALLEST_BLOCK).sum())
+    words = f"{policy}, so earlier contents may be hit: {_words(cache, total)}"
+    measured = {"cached": number(total, most, "tokens")}
+    if policy == "warm" and total == 0 and best > 0 and cache.on is not False:
+        return unknown(f"{words}: none was realised, by a cache too small or by a warm pass that left nothing", **measured)
+    if total > most and (cache.template == MISSING or cache.source == BY_COUNTER):
+        return unknown(f"{words}; more than was sent, by a template or by preempted requests that found their own blocks again", **measured)
+    return judge(total <= most, words, **measured)
+
+
 def _shared(context: RunContext, cache: Cache) -> Finding:
     """Sharing was planned: hold what was realised between 0 and what was there."""
     if cache.on is False and cache.total.value is None:
@@ -64,8 +83,6 @@ def _shared(context: RunContext, cache: Cache) -> Finding:
     best = int(reusable(shared, length, block).sum())
     words = f"sharing planned: {_words(cache, total)}, {best} possible in blocks of {block}"
     measured = {"cached": number(total, most, "tokens"), "possible": number(best, None, "tokens")}
-    if context.record.spec.workload.cache == "warm":
-        return judge(True, f"{words}; warm, so earlier contents may be hit too", **measured)
     if total > most:
         return _beyond(context, cache, f"{words}; at most {most} were shared, so some came from elsewhere", measured)
     if cache.on is False and total > 0:

@@ -1,14 +1,14 @@
-"""Window, replicates, cache between replicates, starvation: is there enough of the right thing?"""
+"""Window and replicates: is there enough of the right thing?"""
 
 from __future__ import annotations
 
 import math
 
-from analysis.gates.registry import CellContext, Finding, RunContext, combine, gate, judge, number, passed
+from analysis.gates.registry import CellContext, Finding, RunContext, combine, gate, judge, number
 from analysis.gates.tables import SECOND, nearest_rank
 from analysis.model import Claim
-from analysis.planned import SERVED, integers, is_any
-from analysis.samples import AbsentError, need, summed
+from analysis.planned import SERVED, is_any
+from analysis.samples import need
 
 E2E_MULTIPLE = 10
 """Measured window over p99 E2E: then at most about a tenth of the requests straddles an edge."""
@@ -85,57 +85,4 @@ def replicates(context: CellContext) -> Finding:
         f"{starts} server starts (declared {declared.server_starts})",
         replicates=number(found, least, "replicates"),
         server_starts=number(starts, declared.server_starts, "starts"),
-    )
-
-
-PROBE_TOKENS = 128
-"""One block of the largest prefix-cache block seen on supported servers: what readiness probes leave behind cannot be hit."""
-
-SERVED_BEFORE = 0.05
-"""Beyond one block: at most a twentieth of this run's input may have passed the server before, so no more than that could be reused."""
-
-
-@gate(
-    "cache_state",
-    protects=(Claim.LATENCY, Claim.GOODPUT, Claim.CAPACITY, Claim.COMPARISON),
-    scope="cell",
-    threshold="cold and as_trace: every replicate on its own server start, or flushed before it; and the server's prompt counter before "
-    "the run, where there is one, at most max(128 tokens, 5% of the run's input). warm: a warm-up longer than 0.",
-    remedy="Declare as many server starts as replicates, or a runtime that can flush its cache between them.",
-)
-def cache_state(context: CellContext) -> Finding:
-    """What the cache held before each replicate is what the manifest says."""
-    runs = [r for r in context.runs if r.record.requests.num_rows]
-    need(bool(runs), "no replicate recorded a request")
-    need(context.spec.evidence_class != "imported", "imported: a log does not say what the cache held before it")
-    policy = context.spec.workload.cache
-    if policy == "warm":
-        warm = context.spec.window.warm_up_ns / SECOND
-        return judge(warm > 0, f"warm: warm-up {warm:g} s", warm_up=number(warm, "> 0", "s"))
-    unflushed = [r for r in runs if not _flushed(r)]
-    starts = [r.record.spec.server_start for r in unflushed]
-    shared = len(starts) - len(set(starts))
-    words = f"{policy}: {len(runs) - len(unflushed)} of {len(runs)} replicates flushed, {shared} share a server start without a flush"
-    parts = [judge(shared == 0, words, shared_starts=number(shared, 0, "replicates"))]
-    return combine([*parts, *(_served_before(r) for r in unflushed)])
-
-
-def _flushed(context: RunContext) -> bool:
-    fact = context.record.facts.before.get("cache.flushed")
-    return fact is not None and fact.value is True
-
-
-def _served_before(context: RunContext) -> Finding:
-    record = context.record
-    try:
-        t, v = summed(record.server_metrics, "server", "prompt_tokens_total")
-        need(bool((t <= 0).any()), "")
-    except AbsentError:
-        return passed(f"replicate {record.spec.replicate}: own start, no counter to hold it against")
-    earlier, own = float(v[t <= 0][-1]), int(integers(record.schedule, "input_tokens").sum())
-    limit = max(PROBE_TOKENS, SERVED_BEFORE * own)
-    return judge(
-        earlier <= limit,
-        f"replicate {record.spec.replicate}: {earlier:g} input tokens served before it (limit {limit:g})",
-        **{f"served_before_{record.spec.replicate}": number(earlier, limit, "tokens")},
     )

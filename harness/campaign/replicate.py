@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.campaign.bodies import encode_bodies
+from harness.campaign.cache import Means, prepare_cache
 from harness.campaign.coordinates import build_coordinates
 from harness.campaign.layout import freeze_layout, instrument_facts, lay_out, refuse_mismatch, refuse_version
 from harness.campaign.plan import replay_plan, schedule_table, truth_table
@@ -74,8 +75,8 @@ class Prepared:
 def prepare(run: PlannedRun, campaign: Campaign, server: Server, attempt: Attempt, settings: Settings) -> Prepared:
     """Build the schedule under the server's tokenizer, find facts, hold pins against them, and freeze the spec.
 
-    Raises HostError (exit 3), and no load is sent, when a pin does not match and the manifest says to stop, or when the server counts
-    tokens otherwise.
+    Raises HostError (exit 3), and no load is sent, when a pin does not match and the manifest says to stop, when the server counts
+    tokens otherwise, or when its prefix cache cannot be brought to what the manifest says.
     """
     target = server.target
     layout = lay_out(run, target, settings.search_path)
@@ -84,6 +85,7 @@ def prepare(run: PlannedRun, campaign: Campaign, server: Server, attempt: Attemp
     refuse_mismatch(run, facts)
     refuse_version(run, facts)
     attempt.observe("tokens_counted", **check_tokens(schedule, run, target, settings.headers(target.base_url)))
+    attempt.observe("cache_prepared", **_cache(run, server, schedule, facts, settings))
     encoded = encode_bodies(schedule, run, target)
     spec = freeze_layout(
         layout,
@@ -95,6 +97,13 @@ def prepare(run: PlannedRun, campaign: Campaign, server: Server, attempt: Attemp
     )
     plan = replay_plan(schedule, encoded.bodies, run, target, attempt.segments, settings.headers(target.base_url))
     return Prepared(run, spec, schedule, plan, facts)
+
+
+def _cache(run: PlannedRun, server: Server, schedule: Schedule, facts: Facts, settings: Settings) -> dict[str, Any]:
+    stated = facts.before.get("server.prefix_caching")
+    caches = stated.value if stated is not None and isinstance(stated.value, bool) else None
+    headers = settings.headers(server.target.base_url)
+    return prepare_cache(run, server, schedule, headers, Means(settings.clock, settings.say), caches=caches)
 
 
 def _facts_before(run: PlannedRun, server: Server) -> Facts:

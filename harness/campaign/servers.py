@@ -32,6 +32,8 @@ class Server:
     process: ServerProcess | None
     log: Path | None
     argv: tuple[str, ...]
+    served: int = 0
+    """replicates that were prepared on it so far"""
 
     def exit_state(self) -> ServerExit:
         """Say whether it still serves, and how it ended if it does not."""

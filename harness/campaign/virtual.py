@@ -70,6 +70,9 @@ def _not_virtual(campaign: Campaign) -> Iterator[Problem]:
             yield Problem("not_simulated", what, "use `trigpoint run`, or leave the arm out of a simulated campaign")
     run = campaign.examples[0]  # runs of one manifest share their client
     fleet = None if run.workers == 1 else f"{run.workers} workers"
+    if run.cache != "cold":
+        what = f"workload.cache={run.cache}: every simulated replicate has an engine of its own, whose cache begins empty"
+        yield Problem("not_simulated", what, "use cache: cold, or `trigpoint run`")
     limits = {"concurrency-cap": run.concurrency_cap, "request-timeout": run.request_timeout_ns, "fleet": fleet}
     for name, value in limits.items():
         if value is not None:

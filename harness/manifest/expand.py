@@ -17,6 +17,7 @@ from harness.manifest.resolve import load_points, plan_workload, slices_by_repli
 from harness.manifest.schema import Arm, Manifest
 from harness.manifest.slices import Slice
 from harness.record import spec
+from harness.runtimes.contract import RESTARTED
 from workloads.plan import WorkloadPlan
 from workloads.seeds import generator
 
@@ -148,6 +149,14 @@ def _start_of(manifest: Manifest, replicate: int) -> int:
     return replicate * _starts(manifest) // manifest.replicates.count
 
 
+def _process_of(manifest: Manifest, cell: Cell, replicate: int) -> int:
+    """The server process of a replicate within its arm. A cache policy that wants an empty cache gets a process for each replicate from a
+    runtime that empties it no other way, however few starts are declared."""
+    if manifest.workload.cache != "as_trace" and manifest.arms[cell.arm_name].runtime in RESTARTED:
+        return cell.point * manifest.replicates.count + replicate
+    return cell.point * _starts(manifest) + _start_of(manifest, replicate)
+
+
 def _order(manifest: Manifest, points: tuple[spec.LoadPoint, ...]) -> Iterator[tuple[Cell, int]]:
     # Arms by name, because the order of keys in a file must not change what is run.
     cells = [Cell(name, i, point) for name in sorted(manifest.arms) for i, point in enumerate(points)]
@@ -177,7 +186,7 @@ def plan_run(
         arm=_arm(cell.arm_name, arm, names),
         load=cell.load,
         replicate=replicate,
-        server_start=cell.point * _starts(manifest) + _start_of(manifest, replicate),
+        server_start=_process_of(manifest, cell, replicate),
         pins=merge_pins(manifest.pins, arm.pins),
         workload=plan.model_copy(update={"without_clients": tuple(sorted(set(arm.without_clients)))}) if arm.without_clients else plan,
         window_s=window_s,

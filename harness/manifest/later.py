@@ -11,8 +11,6 @@ from harness.manifest.load import LoadedManifest
 from harness.manifest.schema import Manifest
 from harness.manifest.units import format_size
 
-RUNTIMES = frozenset({"vllm", "reference", "endpoint"})
-
 
 def not_yet(loaded: LoadedManifest) -> list[Problem]:
     """Name every part that validates but has no engine in this version; empty: all of it can run."""
@@ -23,13 +21,8 @@ def not_yet(loaded: LoadedManifest) -> list[Problem]:
 
 
 def _parts(manifest: Manifest) -> Iterator[tuple[Path, str, str]]:
-    for name, arm in manifest.arms.items():
-        if arm.runtime not in RUNTIMES:
-            yield ("arms", name, "runtime"), arm.runtime, f"use one of: {', '.join(sorted(RUNTIMES))}"
     fleet = manifest.client.fleet
     if fleet is not None and fleet.mode == "ray":
         yield ("client", "fleet"), "ray", "use mode: processes"
     elif fleet is not None and fleet.memory is not None:
         yield ("client", "fleet", "memory"), format_size(fleet.memory), "delete it: processes of one host take what they need"
-    if manifest.workload.cache != "cold":
-        yield ("workload", "cache"), manifest.workload.cache, "use cache: cold"

@@ -205,7 +205,8 @@ class CapacitySearch(Section):
     )
     stages: CapacityStages | None = Field(None, description="A second stage of replicates; without it their number is fixed")
     servers: Literal["run", "replicate"] = Field(
-        "run", description="A server process for each run, or one for all load points of a replicate (then its cache is not cold)"
+        "run",
+        description="A server process for each run, or one for all load points of a replicate (its cache is flushed between them)",
     )
 
 

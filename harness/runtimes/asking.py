@@ -57,9 +57,14 @@ def split_url(base_url: str) -> tuple[bool, str, int, str]:
 
 
 def ask(
-    base_url: str, path: str, *, timeout_s: float = 2.0, headers: Mapping[str, str] | None = None, post: Mapping[str, Any] | None = None
+    base_url: str,
+    path: str,
+    *,
+    timeout_s: float = 2.0,
+    headers: Mapping[str, str] | None = None,
+    post: Mapping[str, Any] | bytes | None = None,
 ) -> Reply | None:
-    """GET ``base_url + path``, or POST ``post`` as JSON; None when nothing answered in time.
+    """GET ``base_url + path``, or POST ``post`` as JSON (bytes are JSON already); None when nothing answered in time.
 
     ``timeout_s`` is for each socket wait; a body that drips in for more than ``PATIENCE`` times as long is no answer either.
     """
@@ -70,7 +75,7 @@ def ask(
     else:
         connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     kind = {"Content-Type": "application/json"} if post is not None else {}
-    body = orjson.dumps(post) if post is not None else None
+    body = post if post is None or isinstance(post, bytes) else orjson.dumps(post)
     try:
         connection.request("GET" if post is None else "POST", prefix + path, body, {**kind, **(headers or {})})
         answer = connection.getresponse()

@@ -16,7 +16,7 @@ from harness.record.coordinates import Known, Unknown
 from harness.record.facts import Fact, Facts, PinResult, ServerExit
 from harness.record.fairness import Fairness
 from harness.record.reader import RunRecord, SealState
-from harness.record.schema import SCHEDULE, TRUTH
+from harness.record.schema import SAMPLES, SCHEDULE, TRUTH
 from harness.record.spec import Arm, Window
 from tests.builders import (
     MS,
@@ -191,6 +191,28 @@ def cell(count: int, starts: int, **changes: Any) -> Callable[[], list[RunRecord
     return lambda: [healthy(spec=make_spec(replicate=i, server_start=i % starts, **changes)) for i in range(count)]
 
 
+def on_one_start(count: int = 3, *, policy: str = "cold", **seen: Any) -> Callable[[], list[RunRecord]]:
+    """Replicates on one process, each of which saw ``seen`` of the cache before its load; by default it was flushed."""
+
+    def make() -> list[RunRecord]:
+        records = cell(count, 1, workload=make_workload(cache=policy))()
+        told = {"kind": "cache_prepared", "policy": policy, "emptied": "flush", "process": 7}
+        return [replace(r, observations=(told | {"served_before": i} | seen,)) for i, r in enumerate(records)]
+
+    return make
+
+
+def warm_pass(completed: int = 140) -> dict[str, Any]:
+    """What is observed of a warm pass over the 140 prompts of a healthy record."""
+    return {"requests": 140, "completed": completed, "input_tokens": 16 * 140, "duration_s": 1.0}
+
+
+def counted(records: Callable[[], list[RunRecord]], before: float, **fields: Any) -> Callable[[], list[RunRecord]]:
+    """The same cell, whose server had counted so many prompt tokens before the load; ``fields``: of its spec."""
+    metrics = pa.Table.from_pylist([s | {"value": s["value"] + before} for s in make_server_samples(rows())], SAMPLES)
+    return lambda: [replace(r, server_metrics=metrics, spec=r.spec.model_copy(update=fields)) for r in records()]
+
+
 TURN_NS = 10 * S + 500 * MS
 """When the turn of ``sessions`` comes due: it waits for request 50, which arrived at 5 s, and thinks."""
 
@@ -262,6 +284,7 @@ def arms(tokens: int, control: str = "natural") -> Callable[[], list[list[RunRec
     return lambda: [answering(100, control), answering(tokens, control)]
 
 
+ATTACHED = Arm(name="a", runtime="endpoint", base_url="http://127.0.0.1:1")
 MISMATCH = (PinResult(pin="model.dtype", expected="float32", observed="bfloat16", result="mismatched"),)
 OPEN_PIN = (PinResult(pin="hardware.driver", expected="580", result="unknown", reason="no driver"),)
 REFUSED_400 = NO_EVENTS | {"end_kind": "http_error", "http_status": 400, "error": "prompt too long"}
@@ -297,7 +320,7 @@ FIXTURES: dict[str, Case] = {
         one(usage_cached_tokens=16),
         lambda: healthy([r | {"usage_cached_tokens": None} for r in rows()], server_metrics=[]),
     ),
-    "cache_state": Case(cell(5, 5), cell(5, 4), lambda: [empty()]),
+    "cache_state": Case(on_one_start(), on_one_start(emptied="start"), lambda: [empty()]),
     "environment_stable": Case(healthy, host_(cpu_steal_ratio=0.1), without_host("cpu_steal_ratio")),
     "starvation": Case(two_clients(5 * S), two_clients(), empty),
     "contention": Case(two_clients(5 * S), apart, empty),
@@ -503,6 +526,14 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("prefix_realised", "less than possible", "PASS", sharing(4)),
     ("prefix_realised", "more than was shared", "FAIL", sharing(9)),
     ("prefix_realised", "warm: more than was shared", "PASS", sharing(9, cache="warm")),
+    ("prefix_realised", "warm: what no plan shares", "PASS", sharing(9, cache="warm", prefix_sharing_planned=False)),
+    ("prefix_realised", "as_trace: what earlier replicates left", "PASS", sharing(9, cache="as_trace", prefix_sharing_planned=False)),
+    ("prefix_realised", "warm: more than was sent", "FAIL", sharing(16 * 140 + 1, cache="warm")),
+    ("prefix_realised", "warm: by counter, more than was sent", "UNKNOWN", sharing(None, counter=16 * 140 + 1, cache="warm")),
+    ("prefix_realised", "warm: nothing realised", "UNKNOWN", sharing(0, cache="warm")),
+    ("prefix_realised", "warm: nothing realised, cache off", "PASS", sharing(0, cache="warm", facts=CACHE_OFF)),
+    ("prefix_realised", "warm: nothing said, cache off", "PASS", sharing(None, counter=None, cache="warm", facts=CACHE_OFF)),
+    ("prefix_realised", "as_trace: nothing realised", "PASS", sharing(0, cache="as_trace")),
     ("prefix_realised", "nothing realised with a cache that is on", "UNKNOWN", sharing(0)),
     ("prefix_realised", "nothing realised with a cache that is off", "PASS", sharing(0, facts=CACHE_OFF)),
     ("prefix_realised", "something realised with a cache that is off", "UNKNOWN", sharing(4, facts=CACHE_OFF)),
@@ -532,14 +563,43 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("output_length_agree", "other schedules", "UNKNOWN", lambda: [answering(100), other_schedule()]),
     ("output_length_agree", "not counted", "UNKNOWN", lambda: [answering(100), uncounted()]),
     ("replicates", "shared starts", "FAIL", cell(5, 4)),
-    ("cache_state", "warm", "PASS", cell(5, 1, workload=make_workload(cache="warm"))),
+    ("cache_state", "own starts, nothing written down", "PASS", cell(5, 5)),
+    ("cache_state", "shared starts, nothing written down", "FAIL", cell(5, 4)),
+    ("cache_state", "a process that served nothing, whatever its number", "PASS", on_one_start(emptied="start", served_before=0)),
+    ("cache_state", "a cache that is off", "PASS", lambda: [replace(r, facts=CACHE_OFF) for r in on_one_start(emptied="start")()]),
+    ("cache_state", "warm, every prompt sent", "PASS", on_one_start(policy="warm", warm_pass=warm_pass())),
+    ("cache_state", "warm, a prompt left out", "FAIL", on_one_start(policy="warm", warm_pass=warm_pass(139))),
+    ("cache_state", "warm, nothing sent", "UNKNOWN", on_one_start(policy="warm")),
+    ("cache_state", "warm, not emptied before", "FAIL", on_one_start(policy="warm", warm_pass=warm_pass(), emptied="start")),
     (
         "cache_state",
-        "flushed",
+        "warm, the pass is no earlier load",
         "PASS",
+        counted(on_one_start(1, policy="warm", warm_pass=warm_pass(), emptied="start"), 16 * 140),
+    ),
+    (
+        "cache_state",
+        "warm, more than the pass came before",
+        "FAIL",
+        counted(on_one_start(1, policy="warm", warm_pass=warm_pass(), emptied="start"), 32 * 140),
+    ),
+    ("cache_state", "as_trace, left alone", "PASS", on_one_start(policy="as_trace", emptied="kept")),
+    ("cache_state", "as_trace, flushed", "FAIL", on_one_start(policy="as_trace")),
+    ("cache_state", "as_trace, nothing written down", "UNKNOWN", cell(5, 1, workload=make_workload(cache="as_trace"))),
+    (
+        "cache_state",
+        "as_trace, restarted in between",
+        "FAIL",
+        lambda: [*on_one_start(1, policy="as_trace", emptied="kept")(), *on_one_start(1, policy="as_trace", emptied="kept", process=8)()],
+    ),
+    ("cache_state", "endpoint, counter at 0", "PASS", counted(on_one_start(emptied="attached"), 0, arm=ATTACHED)),
+    ("cache_state", "endpoint, served before", "FAIL", counted(on_one_start(emptied="attached"), 5000, arm=ATTACHED)),
+    (
+        "cache_state",
+        "endpoint without a counter",
+        "UNKNOWN",
         lambda: [
-            healthy(spec=make_spec(replicate=i), facts=make_facts(before={"cache.flushed": Fact(value=True, source="test")}))
-            for i in range(5)
+            replace(r, server_metrics=r.server_metrics.slice(0, 0)) for r in counted(on_one_start(emptied="attached"), 0, arm=ATTACHED)()
         ],
     ),
     (

@@ -86,7 +86,8 @@ def test_every_replicate_has_its_own_start_and_no_start_serves_two_loads() -> No
 @given(st.integers(1, 12), st.integers(1, 12))
 def test_fewer_starts_are_shared_by_neighbours_and_stay_together(count: int, starts: int) -> None:
     starts = min(count, starts)
-    runs = plan(("count: 5, vary: window", f"count: {count}, server-starts: {starts}, vary: none")).runs
+    left_alone = ("workload:", "workload:\n  cache: as_trace")
+    runs = plan(left_alone, ("count: 5, vary: window", f"count: {count}, server-starts: {starts}, vary: none")).runs
     for cell in {r.cell for r in runs}:
         own = [(r.replicate, r.server_start) for r in runs if r.cell == cell]
         assert own == sorted(own)
@@ -96,6 +97,16 @@ def test_fewer_starts_are_shared_by_neighbours_and_stay_together(count: int, sta
     # A server is started once: its runs follow each other.
     keys = [(r.arm.name, r.server_start) for r in runs]
     assert len([k for i, k in enumerate(keys) if i == 0 or keys[i - 1] != k]) == len(set(keys))
+
+
+@pytest.mark.parametrize(("policy", "starts"), [("cold", 5), ("warm", 5), ("as_trace", 2)])
+def test_a_runtime_that_cannot_flush_gets_a_process_where_the_policy_wants_an_empty_cache(policy: str, starts: int) -> None:
+    fewer = ("count: 5, vary: window", "count: 5, server-starts: 2, vary: none")
+    flushes = ("{runtime: vllm, version: 0.32.0, args: {max-num-batched-tokens: 8192}}", "{runtime: reference}")
+    runs = plan(("workload:", f"workload:\n  cache: {policy}"), fewer, flushes).runs
+    found = {arm: {r.server_start for r in runs if r.arm.name == arm} for arm in ("budget-512", "budget-8192")}
+    assert (len(found["budget-512"]), len(found["budget-8192"])) == (2 * starts, 2 * 2)  # two loads
+    assert {r.replication.server_starts for r in runs} == {2}
 
 
 def test_vary_none_is_one_workload_and_e1() -> None:
@@ -216,7 +227,6 @@ LATER = [
         "{runtime: sglang, version: 0.5.23}",
         "arms.budget-8192.runtime",
     ),
-    ("workload:", "workload:\n  cache: warm", "workload.cache"),
     ("question", "client: {fleet: {mode: ray, workers: 4, memory: 2GiB}}\nquestion", "client.fleet"),
     ("question", "client: {fleet: {workers: 4, memory: 2GiB}}\nquestion", "client.fleet.memory"),
 ]
