@@ -88,7 +88,8 @@ def _concurrency(spec: RunSpec) -> int | str:
     """The cap, and what else ends or spreads requests: a time limit decides which of them fail, workers share cores and connections."""
     cap = "unlimited" if spec.concurrency_cap is None else spec.concurrency_cap
     limit = "" if spec.request_timeout_ns is None else f", {spec.request_timeout_ns / 1e9:g} s a request"
-    workers = "" if spec.workers == 1 else f", {spec.workers} workers"
+    cluster = " on a Ray cluster" if spec.fleet == "ray" else ""
+    workers = f", {spec.workers} worker{'s' * (spec.workers > 1)}{cluster}" if spec.workers > 1 or cluster else ""
     return f"{cap}{limit}{workers}" if limit or workers else cap
 
 

@@ -69,7 +69,7 @@ def _not_virtual(campaign: Campaign) -> Iterator[Problem]:
             what = f"arms.{name}.runtime={runtime}: only the reference engine runs in virtual time; other systems can only be measured"
             yield Problem("not_simulated", what, "use `trigpoint run`, or leave the arm out of a simulated campaign")
     run = campaign.examples[0]  # runs of one manifest share their client
-    fleet = None if run.workers == 1 else f"{run.workers} workers"
+    fleet = None if run.workers == 1 and run.fleet == "processes" else f"{run.workers} workers ({run.fleet})"
     if run.cache != "cold":
         what = f"workload.cache={run.cache}: every simulated replicate has an engine of its own, whose cache begins empty"
         yield Problem("not_simulated", what, "use cache: cold, or `trigpoint run`")

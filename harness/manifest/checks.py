@@ -169,6 +169,9 @@ def _client(client: Client) -> Findings:
     if client.concurrency_cap is not None and client.fleet is not None and client.fleet.workers > 1:
         what = f"={client.concurrency_cap}: a cap is one queue, and each of the {client.fleet.workers} workers would have its own"
         yield Finding("cap_workers", ("client", "concurrency-cap"), what, "use one worker, or no cap")
+    if client.fleet is not None and client.fleet.mode == "processes" and client.fleet.memory is not None:
+        what = ": processes of one host take what they need; memory is reserved on the nodes of a Ray cluster only"
+        yield Finding("fleet_memory", ("client", "fleet", "memory"), what, "delete it, or use mode: ray")
     for name in ("cpus", "server_cpus", "spool_cpus"):
         cores = getattr(client, name)
         if len(set(cores)) != len(cores):

@@ -60,6 +60,8 @@ class PlannedRun:
     weights: dict[str, float] = field(hash=False)
     fairness: spec.Fairness | None = None
     probe: spec.Probe | None = None
+    fleet: Literal["processes", "ray"] = "processes"
+    worker_memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,8 @@ def plan_run(
         request_timeout_ns=client.request_timeout,
         placement={role: list(cpus) for role, cpus in cores.items() if cpus},
         workers=client.fleet.workers if client.fleet else 1,
+        fleet=client.fleet.mode if client.fleet else "processes",
+        worker_memory=client.fleet.memory if client.fleet else None,
         weights={name: tenant.weight for name, tenant in sorted(manifest.workload.tenants.items())},
         fairness=to_fairness(manifest.fairness, manifest.window.measured, cell.arm_name),
     )

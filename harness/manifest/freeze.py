@@ -13,7 +13,7 @@ from workloads import failed_pause_ns
 
 _CARRIED = (
     "cell", "arm", "load", "replicate", "server_start", "estimand", "pins", "slo", "slo_classes", "window", "replication", "rank", "probe",
-    "fairness", "waivers", "host_profile", "concurrency_cap", "request_timeout_ns", "workers", "placement",
+    "fairness", "waivers", "host_profile", "concurrency_cap", "request_timeout_ns", "workers", "fleet", "placement",
 )  # fmt: skip
 """What a planned run and a spec call by one name."""
 

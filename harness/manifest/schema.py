@@ -253,7 +253,7 @@ class Fleet(Section):
 
     mode: Literal["processes", "ray"] = Field("processes", description="Workers on this host, or actors on a Ray cluster")
     workers: int = Field(1, ge=1, le=4096, description="How many share the schedule")
-    memory: Size | None = Field(None, description="Memory each worker may use")
+    memory: Size | None = Field(None, description="Only for ray: memory that is reserved for each worker on its node")
 
 
 class Client(Section):

@@ -233,6 +233,7 @@ class RunSpec(Frozen):
     concurrency_cap: int | None = None
     request_timeout_ns: int | None = None
     workers: int = Field(1, ge=1, description="Processes that share the load")
+    fleet: Literal["processes", "ray"] = Field("processes", description="Where they ran: on one host, or on the hosts of a Ray cluster")
     placement: dict[str, list[int]] = Field(default_factory=dict, description="cores by role: client, server")
     certificate: CertificateRef | None = None
     source_digest: str = Field(description="sha256 over this instrument's own source files; provenance only")
