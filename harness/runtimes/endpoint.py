@@ -15,8 +15,8 @@ from harness.runtimes.contract import Command, MetricRule, Target
 from harness.runtimes.models import find_model, model_config
 from harness.runtimes.placement import member_facts
 from harness.runtimes.places import config_dir
+from harness.runtimes.served import known
 from harness.runtimes.vllm import VllmRuntime
-from harness.runtimes.vllm_facts import known
 from harness.system import Arm, EvidenceClass, Fact, Pins
 
 UNSEEN = "attached endpoint: it does not say, and its host cannot be seen from here"

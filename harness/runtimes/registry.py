@@ -9,19 +9,15 @@ from harness.runtimes.contract import Runtime
 
 ADAPTERS = {
     "vllm": ("harness.runtimes.vllm", "VllmRuntime"),
+    "sglang": ("harness.runtimes.sglang", "SglangRuntime"),
     "reference": ("harness.runtimes.reference", "ReferenceRuntime"),
     "endpoint": ("harness.runtimes.endpoint", "EndpointRuntime"),
     "truth": ("harness.runtimes.truth", "TruthRuntime"),
 }
-NOT_YET = frozenset({"sglang"})
 
 
 def get_runtime(name: str) -> Runtime:
-    """Return the adapter called ``name``; UsageError ``runtime_not_yet`` or ``unknown_runtime``."""
-    if name in NOT_YET:
-        raise UsageError.single(
-            "runtime_not_yet", f"runtime={name}: the manifest is valid, its adapter does not exist yet", f"use one of {', '.join(ADAPTERS)}"
-        )
+    """Return the adapter called ``name``; UsageError ``unknown_runtime``."""
     if name not in ADAPTERS:
         raise UsageError.single("unknown_runtime", f"runtime={name}: no such runtime", f"use one of {', '.join(ADAPTERS)}")
     module, adapter = ADAPTERS[name]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from harness.errors import HostError, Problem, UsageError
 from harness.runtimes import flags
 from harness.runtimes.asking import ask, served_models
-from harness.runtimes.contract import Command, MetricRule, Target
-from harness.runtimes.install import RECIPES, Environment, installed
+from harness.runtimes.contract import Command, MetricRule, Target, histogram
+from harness.runtimes.environments import Environment, find_environment, missing_install, require_environment
+from harness.runtimes.fixed import base_environment, env_problem
 from harness.runtimes.models import missing_model, model_config, model_dir
 from harness.runtimes.placement import role_problems, vllm_role_args
 from harness.runtimes.ports import HOST, check_port
+from harness.runtimes.tokenize import count_tokens
 from harness.runtimes.vllm_facts import served_facts
 from harness.runtimes.vllm_log import as_int, cache_config
 from harness.system import Arm, EvidenceClass, Fact, Pins
@@ -61,8 +62,6 @@ ALLOWED_ENV = frozenset(
 )  # fmt: skip
 """Variables a manifest may set: tuning only, nothing that names a file, a host or code."""
 
-INHERITED = ("HOME", "USER", "LOGNAME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-
 FINISHED = "vllm:request_success_total"
 
 CPU_KV_GIB = "1"
@@ -84,19 +83,30 @@ class VllmRuntime:
         MetricRule("prompt_tokens_total", "vllm:prompt_tokens_total"),
         MetricRule("generation_tokens_total", "vllm:generation_tokens_total"),
         MetricRule("cached_tokens_total", "vllm:prefix_cache_hits_total"),
+        MetricRule("prefix_queries_total", "vllm:prefix_cache_queries_total"),
         MetricRule("preemptions_total", "vllm:num_preemptions_total"),
-        MetricRule("kv_usage_ratio", "vllm:kv_cache_usage_perc"),
+        MetricRule("kv_usage_ratio", "vllm:kv_cache_usage_perc", how="mean"),
+        *histogram("queue_time_s", "vllm:request_queue_time_seconds"),
+        *histogram("prefill_time_s", "vllm:request_prefill_time_seconds"),
+        *histogram("decode_time_s", "vllm:request_decode_time_seconds"),
+        *histogram("server_ttft_s", "vllm:time_to_first_token_seconds"),
+        *histogram("server_tpot_s", "vllm:request_time_per_output_token_seconds"),
+        *histogram("server_gap_s", "vllm:inter_token_latency_seconds"),
+        *histogram("server_e2e_s", "vllm:e2e_request_latency_seconds"),
+        *histogram("iteration_tokens", "vllm:iteration_tokens_total"),
+        MetricRule("iteration_tokens_bucket", "vllm:iteration_tokens_total_bucket", by="le"),
     )
-    """Rules that share a canonical name add up. A client that hangs up was seen in neither finished nor aborted (0.32.0)."""
+    """A client that hangs up was seen in neither finished nor aborted (0.32.0). It counts first lookups in the prefix cache, not those
+    after a preemption, and no recomputed rows."""
 
     def check(self, arm: Arm, pins: Pins) -> list[Problem]:
         """Everything wrong with the arm that needs no start; asks the installed parser once (about 15 s, then cached)."""
         problems = [p for p in (missing_model(pins.model.id), _expert_problem(pins)) if p is not None]
-        problems += [_env_problem(name) for name in sorted(arm.env.keys() - ALLOWED_ENV)]
+        problems += [env_problem(name, ALLOWED_ENV) for name in sorted(arm.env.keys() - ALLOWED_ENV)]
         problems += role_problems(arm, pins)
-        env = find_environment(arm.version)
+        env = find_environment(self.name, arm.version)
         if env is None:
-            return [*problems, _missing_install(arm.version)]
+            return [*problems, missing_install(self.name, arm.version)]
         return problems + flags.check_args(arm.args, options_of(env), RESERVED)
 
     def command(self, arm: Arm, pins: Pins, port: int, workdir: Path) -> Command:
@@ -108,7 +118,7 @@ class VllmRuntime:
         if problems:
             raise UsageError(*problems)
         check_port(port)
-        env = _require_environment(arm.version)
+        env = require_environment(self.name, arm.version)
         model = model_dir(pins.model.id)
         argv = [str(env.root / "bin" / "vllm"), "serve", str(model), *_pinned(pins)]
         argv += ["--host", HOST, "--port", str(port), *flags.to_argv(arm.args, options_of(env))]
@@ -131,7 +141,7 @@ class VllmRuntime:
                 "read the server's log; this adapter knows vLLM's answer only",
             )
         folder = model_dir(pins.model.id)
-        plain = _tokens(base_url, prompt="x", add_special_tokens=False)
+        plain = count_tokens(base_url, prompt="x", add_special_tokens=False)
         vocab = model_config(folder).get("vocab_size")
         return Target(
             base_url=base_url,
@@ -141,30 +151,18 @@ class VllmRuntime:
             max_model_len=length,
             token_ids=True,
             cacheable_block=_block(base_url),
-            chat_overhead=max(0, _tokens(base_url, messages=[{"role": "user", "content": "x"}], add_generation_prompt=True) - plain),
-            adds_bos=_tokens(base_url, prompt="x", add_special_tokens=True) > plain,
+            chat_overhead=max(0, count_tokens(base_url, messages=[{"role": "user", "content": "x"}], add_generation_prompt=True) - plain),
+            adds_bos=count_tokens(base_url, prompt="x", add_special_tokens=True) > plain,
         )
 
     def facts(self, arm: Arm, pins: Pins, base_url: str, log: Path | None) -> dict[str, Fact]:
         """What was installed, what the engine resolved, what it serves (see ``vllm_facts``)."""
-        return served_facts(find_environment(arm.version), pins, base_url, log)
+        return served_facts(find_environment(self.name, arm.version), pins, base_url, log)
 
     def flush(self, base_url: str) -> bool | None:
         """None: its route for that belongs to the development mode (0.32.0), so an empty cache takes a new process."""
         del base_url
         return None
-
-
-def find_environment(version: str | None) -> Environment | None:
-    """Return the ready environment of that vLLM version (None: whichever is installed)."""
-    return next((e for e in installed() if e.runtime == "vllm" and version in (None, e.version)), None)
-
-
-def _require_environment(version: str | None) -> Environment:
-    env = find_environment(version)
-    if env is None:
-        raise HostError(_missing_install(version))
-    return env
 
 
 def options_of(env: Environment) -> dict[str, flags.Option]:
@@ -182,21 +180,11 @@ def server_env(env: Environment, arm: Arm) -> dict[str, str]:
 
 
 def _base_env(env: Environment) -> dict[str, str]:
-    """No network, no usage reports, no colours, nothing of the caller's but its home and its devices.
+    """What every server of ours gets, and vLLM's own way to say nothing to anybody.
 
     OpenMP threads: vLLM's own ``auto`` binding obeys the affinity mask that the server is started with, so a placement needs no variable.
     """
-    out = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    return out | {
-        "PATH": f"{env.root / 'bin'}:/usr/local/bin:/usr/bin:/bin",
-        "LANG": "C.UTF-8",
-        "NO_COLOR": "1",
-        "PYTHONUNBUFFERED": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-    }
+    return base_environment(env) | {"VLLM_NO_USAGE_STATS": "1"}
 
 
 def _pinned(pins: Pins) -> list[str]:
@@ -220,34 +208,8 @@ def _expert_problem(pins: Pins) -> Problem | None:
     )
 
 
-def _env_problem(name: str) -> Problem:
-    return Problem(
-        "env_not_allowed",
-        f"env.{name}: not among the variables a manifest may set, because it could execute code, leak or change what is measured unseen",
-        f"remove it; allowed are {', '.join(sorted(ALLOWED_ENV))}",
-    )
-
-
-def _missing_install(version: str | None) -> Problem:
-    have = sorted({e.version for e in installed() if e.runtime == "vllm"})
-    known = sorted(r.name for r in RECIPES.values() if r.runtime == "vllm" and version in (None, r.version))
-    remedy = f"run `trigpoint runtime install {known[0]}`" if known else "pin a version that has a committed lock file"
-    return Problem("runtime_missing", f"runtime=vllm version={version}: not installed here (installed: {have or 'none'})", remedy)
-
-
 def _block(base_url: str) -> int | None:
     """Tokens of the smallest prefix that can be a cache hit; None when prefix caching is off or unknown."""
     page = ask(base_url, "/metrics")
     labels = cache_config(page.body.decode("utf-8", errors="replace")) if page else {}
     return as_int(labels.get("block_size")) if labels.get("enable_prefix_caching") == "True" else None
-
-
-def _tokens(base_url: str, **asked: Any) -> int:
-    """Tokens the server itself counts in a prompt or a chat. HostError ``server_silent``: a guess would make prompts of a wrong length."""
-    reply = ask(base_url, "/tokenize", timeout_s=10.0, post=asked)
-    page = reply.json() if reply is not None and reply.status == 200 else None
-    count = page.get("count") if isinstance(page, dict) else None
-    if not isinstance(count, int):
-        status = reply.status if reply is not None else "no answer"
-        raise HostError.single("server_silent", f"POST /tokenize: {status}, no token count", "read the server's log")
-    return count

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from harness.runtimes.asking import ask, ask_json, served_models
-from harness.runtimes.digests import file_digest
-from harness.runtimes.install import Environment
-from harness.runtimes.models import find_model, model_digest
+from harness.runtimes.environments import Environment
+from harness.runtimes.served import environment_facts, known, model_facts, read_head
 from harness.runtimes.vllm_log import (
     OF_THE_CAPACITY,
     as_int,
@@ -16,7 +14,6 @@ from harness.runtimes.vllm_log import (
     engine_config,
     kv_capacity_tokens,
     non_default_args,
-    read_head,
     thread_binding,
 )
 from harness.system import Fact, Pins
@@ -29,14 +26,9 @@ def served_facts(env: Environment | None, pins: Pins, base_url: str, log: Path |
     page = ask(base_url, "/metrics")
     cache = cache_config(page.body.decode("utf-8", errors="replace")) if page else {}
     facts = _page_facts(pins, base_url) | _engine_facts(engine, lines)
-    facts |= _cache_facts(cache, lines) | _environment_facts(env) | model_facts(pins)
+    facts |= _cache_facts(cache, lines) | environment_facts(env) | model_facts(pins)
     facts["server.effective_config"] = _effective(engine, cache, lines)
     return facts
-
-
-def known(value: Any, source: str, reason: str) -> Fact:
-    """A fact, or its absence with the reason."""
-    return Fact(value=value, source=source) if value is not None else Fact(reason=reason, source=source)
 
 
 def _page_facts(pins: Pins, base_url: str) -> dict[str, Fact]:
@@ -78,28 +70,6 @@ def _cache_facts(cache: dict[str, str], lines: list[str]) -> dict[str, Fact]:
         "server.kv_capacity_tokens": known(logged if logged is not None else counted, source, "neither log nor metrics state it"),
         "server.block_size": known(as_int(cache.get("block_size")), "GET /metrics", "not stated"),
         "server.prefix_caching": known(caching, "GET /metrics", "not stated"),
-    }
-
-
-def _environment_facts(env: Environment | None) -> dict[str, Fact]:
-    why = "the environment is no longer installed"
-    return {
-        "server.packages": known(env.packages_digest() if env else None, "package metadata of the environment", why),
-        "server.lock_digest": known(env.digest if env else None, "lock file", why),
-        "server.environment": known(env.name if env else None, "READY marker", why),
-    }
-
-
-def model_facts(pins: Pins) -> dict[str, Fact]:
-    """Digests of the files that were served."""
-    folder = find_model(pins.model.id)
-    here = folder is not None and folder.is_dir()
-    tokenizer = folder / "tokenizer.json" if folder is not None else None
-    counted = file_digest(tokenizer) if tokenizer is not None and tokenizer.is_file() else None
-    return {
-        "model.digest": known(model_digest(folder) if folder is not None and here else None, "model files", "the files are not here"),
-        "model.revision": Fact(reason="a local directory has no revision; model.digest identifies it", source="model files"),
-        "tokenizer.digest": known(counted, "tokenizer.json", "the model directory has no tokenizer.json"),
     }
 
 

