@@ -222,11 +222,6 @@ def test_an_override_reaches_the_pins_of_its_arm_only() -> None:
 
 
 LATER = [
-    (
-        "{runtime: vllm, version: 0.32.0, args: {max-num-batched-tokens: 8192}}",
-        "{runtime: sglang, version: 0.5.23}",
-        "arms.budget-8192.runtime",
-    ),
     ("question", "client: {fleet: {mode: ray, workers: 4, memory: 2GiB}}\nquestion", "client.fleet"),
     ("question", "client: {fleet: {workers: 4, memory: 2GiB}}\nquestion", "client.fleet.memory"),
 ]
