@@ -4,7 +4,6 @@ from harness.manifest.checks import NEVER_WAIVABLE
 from harness.manifest.editor import schema_json
 from harness.manifest.expand import Campaign, PlannedRun
 from harness.manifest.freeze import freeze
-from harness.manifest.later import not_yet
 from harness.manifest.load import LoadedManifest, ManifestError, load_manifest, parse_manifest
 from harness.manifest.schema import Manifest
 from harness.manifest.searches import Searches, expand
@@ -20,7 +19,6 @@ __all__ = [
     "expand",
     "freeze",
     "load_manifest",
-    "not_yet",
     "parse_manifest",
     "schema_json",
 ]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import UsageError
 from harness.manifest.fairness import to_fairness
-from harness.manifest.later import not_yet
 from harness.manifest.load import LoadedManifest, resolved_form
 from harness.manifest.pins import declared, merge_pins
 from harness.manifest.playable import unplayable
@@ -105,12 +104,9 @@ def expand_points(loaded: LoadedManifest) -> Campaign:
     """Resolve a manifest with fixed load points into its runs.
 
     The same replicate index means the same workload for every arm (runs pair by trace). Interleaved: blocks of one server start of every
-    cell, cells in an order drawn per block; sequential: cell after cell. Raises UsageError (``not_yet``, ``window_too_short``, what
-    ``workloads`` would refuse) with every problem of the first kind that has any.
+    cell, cells in an order drawn per block; sequential: cell after cell. Raises UsageError (``window_too_short``, what ``workloads`` would
+    refuse) with every problem of the first kind that has any.
     """
-    problems = not_yet(loaded)
-    if problems:
-        raise UsageError(*problems)
     manifest = loaded.manifest
     points = load_points(manifest)
     slices, problems = slices_by_replicate(loaded, points)

@@ -13,7 +13,6 @@ from typing import Literal
 from harness.errors import UsageError
 from harness.manifest.capacity_rules import to_search
 from harness.manifest.expand import Campaign, Cell, PlannedRun, campaign_of, expand_points, plan_run
-from harness.manifest.later import not_yet
 from harness.manifest.load import LoadedManifest
 from harness.manifest.pins import declared
 from harness.manifest.playable import unplayable
@@ -37,9 +36,6 @@ def expand(loaded: LoadedManifest) -> Campaign:
     capacity = loaded.manifest.load.capacity
     if capacity is None:
         return expand_points(loaded)
-    problems = not_yet(loaded)
-    if problems:
-        raise UsageError(*problems)
     search = to_search(capacity, loaded.manifest.replicates)
     points = (spec.LoadPoint(kind=search.unit, value=search.limit),)
     slices, problems = slices_by_replicate(loaded, points, search.most_replicates + search.most_locating)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from harness.manifest import Campaign, expand, freeze, not_yet, parse_manifest
+from harness.manifest import Campaign, expand, freeze, parse_manifest
 from harness.manifest.slices import consecutive, equal_parts, needed_ns
 from harness.manifest.workload import TimeCompressStep, WindowStep
 from harness.record.coordinates import RUN_COORDINATES
@@ -221,32 +221,6 @@ def test_an_override_reaches_the_pins_of_its_arm_only() -> None:
     assert dtypes == {"budget-512": "bfloat16", "budget-8192": "float8"}
 
 
-LATER = [
-    ("question", "client: {fleet: {mode: ray, workers: 4, memory: 2GiB}}\nquestion", "client.fleet"),
-    ("question", "client: {fleet: {workers: 4, memory: 2GiB}}\nquestion", "client.fleet.memory"),
-]
-
-
-@pytest.mark.parametrize(("old", "new", "place"), LATER)
-def test_later_sections_validate_and_say_not_yet(old: str, new: str, place: str) -> None:
-    loaded = parse_manifest(changed((old, new)), "m.yaml")
-    (problem,) = not_yet(loaded)
-    assert problem.code == "not_yet"
-    assert problem.what.startswith(f"{place}=")
-    assert problem.where.startswith("m.yaml:")
-    with pytest.raises(UsageError) as caught:
-        expand(loaded)
-    assert list(caught.value.problems) == [problem]
-
-
-def test_what_can_run_names_nothing_later() -> None:
-    assert not_yet(parse_manifest(GOOD, "m.yaml")) == []
-    assert (
-        not_yet(parse_manifest(changed(("{runtime: vllm, version: 0.32.0, args: {max-num-batched-tokens: 512}}", ENDPOINT)), "m.yaml"))
-        == []
-    )
-
-
 def frozen(campaign: Campaign, **changes: Any) -> RunSpec:
     given: dict[str, Any] = {
         "attempt": 1,
@@ -264,7 +238,13 @@ def frozen(campaign: Campaign, **changes: Any) -> RunSpec:
 
 def test_freeze_says_how_many_workers_share_the_load() -> None:
     assert frozen(plan(("question", "client: {fleet: {workers: 3}}\nquestion"))).workers == 3
-    assert frozen(plan()).workers == 1
+    assert (frozen(plan()).workers, frozen(plan()).fleet) == (1, "processes")
+
+
+def test_a_ray_fleet_and_the_memory_of_its_workers_are_planned_and_the_fleet_is_frozen() -> None:
+    campaign = plan(("question", "client: {fleet: {mode: ray, workers: 4, memory: 2GiB}}\nquestion"))
+    assert (campaign.runs[0].fleet, campaign.runs[0].worker_memory) == ("ray", 2 * 2**30)
+    assert (frozen(campaign).workers, frozen(campaign).fleet) == (4, "ray")
 
 
 def test_freeze_carries_everything_over() -> None:

@@ -342,6 +342,15 @@ def test_a_cap_is_one_queue_and_so_has_one_worker() -> None:
     assert parse(changed(("question", "client: {concurrency-cap: 8, fleet: {workers: 1}}\nquestion"))).manifest.client.concurrency_cap == 8
 
 
+def test_memory_is_reserved_on_a_cluster_only() -> None:
+    problem = fault(("question", "client:\n  fleet: {workers: 2, memory: 2GiB}\nquestion"))
+    assert problem.code == "fleet_memory"
+    assert problem.where.endswith(":3")
+    fleet = parse(changed(("question", "client: {fleet: {mode: ray, workers: 2, memory: 2GiB}}\nquestion"))).manifest.client.fleet
+    assert fleet is not None
+    assert (fleet.mode, fleet.memory) == ("ray", 2 * 2**30)
+
+
 def test_a_cancellation_that_the_time_limit_forestalls_is_refused() -> None:
     def cancelled(after: str) -> tuple[tuple[str, str], ...]:
         client = ("question", "client: {request-timeout: 2s}\nquestion")
