@@ -1,0 +1,112 @@
+"""``python -m benchmarks.peers``: this load engine and the load generators that are installed, one after another against the same truth
+server, same load, same counting. See ``benchmarks/README.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.figures import Figures
+from benchmarks.peers.load import GAP_MS, TOKENS, TTFT_MS, Load
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.run import ENGINE, PEERS, Cores, RunError, measure
+from benchmarks.peers.table import lines, verdicts
+
+SECONDS = 20.0
+"""2,000 requests at 100 a second: twenty of them lie beyond a p99."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print one table a rate; 0 when every client that is installed could be measured."""
+    args = parser().parse_args(argv)
+    chosen = [peer for peer in PEERS if args.only is None or peer.name in args.only]
+    there, missing = split(chosen)
+    for line in missing:
+        print(line)
+    cores, report = Cores.of_host(), []
+    print("\n".join(host_lines(cores)))
+    with tempfile.TemporaryDirectory(prefix="trigpoint-peers-") as name:
+        for rate in args.rates:
+            load = Load(rate, round(rate * args.seconds))
+            report.append(compare(load, there, cores, (args.keep or Path(name)) / f"{rate:g}"))
+    if args.json is not None:
+        args.json.write_text(json.dumps({"host": host_facts(), "missing": missing, "loads": report}, indent=1) + "\n", encoding="utf-8")
+    return 1 if any(entry["failed"] for entry in report) else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Options."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    made.add_argument("--rates", type=float, nargs="+", default=[100.0], help="requests per second, e.g. 20 100 300")
+    made.add_argument("--seconds", type=float, default=SECONDS, help="how long each is offered")
+    made.add_argument("--only", nargs="*", choices=[peer.name for peer in PEERS], help="these peers; none for this engine alone")
+    made.add_argument("--json", type=Path, help="write everything to this file too")
+    made.add_argument("--keep", type=Path, help="keep what the clients wrote in this new folder")
+    return made
+
+
+def split(peers: Sequence[Peer]) -> tuple[list[Peer], list[str]]:
+    """Those that are installed, and a line for each that is not."""
+    there = [peer for peer in peers if peer.home is None or peer.home.python() is not None]
+    gone = [peer for peer in peers if peer not in there and peer.home is not None]
+    return there, [f"{peer.name}: skipped, not installed; make it with: {peer.home.remedy()}" for peer in gone if peer.home is not None]
+
+
+def compare(load: Load, peers: Sequence[Peer], cores: Cores, folder: Path) -> dict[str, Any]:
+    """Run all clients on one load and print its table."""
+    print(
+        f"\n{load.rate:g} req/s, {load.rate * load.tokens:g} events/s, {load.requests} requests; {TTFT_MS} ms + {GAP_MS} ms a token, {TOKENS} tokens"
+    )
+    found: dict[str, Figures] = {}
+    loads: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for peer in (ENGINE, *peers):
+        loads[peer.name] = os.getloadavg()[0]
+        try:
+            found[peer.name] = measure(peer, load, cores, folder / peer.name.replace(" ", "-"))
+        except RunError as error:
+            failed[peer.name] = str(error)
+            print(f"{peer.name}: not measured: {error}", flush=True)
+    ours = found.pop(ENGINE.name, None)
+    verdict = [] if ours is None else verdicts(load.rate, ours, found)
+    if ours is not None:
+        notes = list(dict.fromkeys(note for peer in peers if peer.name in found for note in peer.notes))
+        print("\n".join([*lines((ENGINE.name, ours), found), *(f"  -: {note}" for note in notes)]))
+        print("\n".join(f"  {bound:55s} {said}" for bound, said in verdict), flush=True)
+        found = {ENGINE.name: ours, **found}
+    rows = {name: figures.to_json() | {"load_average_before": loads[name]} for name, figures in found.items()}
+    return {"load": load.to_json(), "clients": rows, "failed": failed, "verdicts": [list(pair) for pair in verdict]}
+
+
+def host_facts() -> dict[str, Any]:
+    """What the figures depend on."""
+    model = next((line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")), None)
+    return {"cores": len(os.sched_getaffinity(0)), "cpu": model, "load_average": list(os.getloadavg())}
+
+
+def _cpuinfo() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+
+
+def host_lines(cores: Cores) -> list[str]:
+    """The host in words."""
+    facts = host_facts()
+    placed = (
+        f"server on core {cores.server[0]}, clients of one process on {list(cores.client)}, of several on all"
+        if cores.server
+        else "one core"
+    )
+    return [f"host: {facts['cores']} cores, {facts['cpu'] or 'unknown processor'}, load average {facts['load_average'][0]:.2f}; {placed}"]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,79 @@
+"""What the comparison needs of every client: how to start it on a load, and how to read what it wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from benchmarks.peers.environments import Home
+from benchmarks.peers.load import Load
+from benchmarks.peers.seen import Seen
+from harness.runtimes.models import TINY, model_dir
+from harness.runtimes.ports import HOST
+
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1"}
+"""No tool may wait for a network that a benchmark host need not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One start: arguments and what is added to the environment."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class Peer(Protocol):
+    """One client.
+
+    ``constant``: it can send at constant intervals; otherwise it is given its own nearest arrival process. ``spread``: it works in several
+    processes and may use every core; a client of one process gets the cores that the server does not have, which is best for it.
+    ``until_exit``: it decodes behind the load, so its CPU time is counted until it ends. ``notes``: what a reader must know of its line.
+    """
+
+    name: str
+    home: Home | None
+    constant: bool
+    spread: bool
+    until_exit: bool
+    notes: Sequence[str]
+
+    def command(self, load: Load, port: int, folder: Path) -> Command:
+        """Write what it reads into ``folder`` and say how it is started."""
+
+    def read(self, folder: Path, load: Load, wall_ns: int) -> list[Seen]:
+        """Read what it wrote. ``wall_ns``: CLOCK_MONOTONIC minus the wall clock, for stamps of the latter. Raises OSError, ValueError and
+        KeyError on a missing or strange file.
+        """
+
+
+def url(port: int) -> str:
+    """Where the truth server listens."""
+    return f"http://{HOST}:{port}"
+
+
+def tokenizer() -> str:
+    """Folder of a tokenizer; every tool asks for one, and none needs it while the load runs."""
+    return str(model_dir(TINY))
+
+
+def python_of(home: Home) -> Path:
+    """The interpreter of an environment that is there."""
+    python = home.python()
+    if python is None:
+        raise FileNotFoundError(f"{home.name} is not installed; make it with: {home.remedy()}")
+    return python
+
+
+def write_lines(path: Path, rows: Sequence[object]) -> Path:
+    """JSON, one value a line."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def ns(seconds: float) -> int:
+    """Seconds to whole nanoseconds."""
+    return round(seconds * 1e9)
