@@ -33,10 +33,19 @@ class Bodies:
 def encode_bodies(schedule: Schedule, run: PlannedRun, target: Target, *, shares: int = 1) -> Bodies:
     """Encode every request, in ``shares`` processes; the bytes are the same for any number of them, and whichever ends first.
 
-    Raises UsageError ``prompts_need_text`` and whatever making a prompt raises.
+    Raises UsageError ``prompts_need_text`` or ``id_out_of_vocabulary`` and whatever making a prompt raises.
     """
     limits = declared_limits(schedule, run.slo, run.slo_classes) if target.reads_limits else None
-    plan = _Encoding(schedule, run.workload.api, run.workload.prompts.source, run.workload.seed, target.model, target.token_ids, limits)
+    plan = _Encoding(
+        schedule,
+        run.workload.api,
+        run.workload.prompts.source,
+        run.workload.seed,
+        target.model,
+        target.token_ids,
+        limits,
+        target.vocab_size,
+    )
     count = len(schedule)
     if shares <= 1 or count < shares:
         bodies = plan.encode(range(count))
@@ -68,6 +77,8 @@ class _Encoding:
     model: str
     token_ids: bool
     limits: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
+    vocab_size: int = 0
+    """Ids below it may be sent; 0: the server did not say."""
 
     def encode(self, requests: range) -> list[bytes]:
         protocol = PROTOCOLS[self.api]
@@ -80,7 +91,7 @@ class _Encoding:
         as_text = self.api == "chat" or self.source != "random-ids" or not self.token_ids
         return Ask(
             model=self.model,
-            prompt=self._text(i) if as_text else schedule.prompts.ids(i),
+            prompt=self._text(i) if as_text else self._ids(i),
             max_tokens=told if told >= 0 else None,
             ignore_eos=schedule.ignore_eos,
             # 31 bits: engines take the seed as a signed 32- or 64-bit number.
@@ -94,8 +105,22 @@ class _Encoding:
         declared = NO_LIMIT if self.limits is None else int(self.limits[which][i])
         return None if declared == NO_LIMIT else declared
 
+    def _ids(self, i: int) -> npt.NDArray[np.int32]:
+        """Ids of a prompt as the server will read it, held against the model's vocabulary: past here they are bytes."""
+        ids = self.schedule.prompts.ids(i)
+        outside = ids[(ids < 0) | (ids >= self.vocab_size)] if self.vocab_size else ids[:0]
+        if outside.size:
+            raise UsageError.single(
+                "id_out_of_vocabulary",
+                f"request {i}: token id {outside[0]} is not in 0..{self.vocab_size - 1}, the vocabulary of {self.model}: vLLM answers "
+                "with an error, SGLang dies, and the run would measure that; no load was sent",
+                "name the tokenizer of the served model, or restore the model's config.json",
+            )
+        return ids
+
     def _text(self, i: int) -> str:
         text = self.schedule.prompts.text(i)
+        self._ids(i)
         if text is None:
             raise UsageError.single(
                 "prompts_need_text",

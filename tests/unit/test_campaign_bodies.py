@@ -89,3 +89,14 @@ def test_limits_of_the_class_are_sent_to_a_scheduler_that_looks_and_to_no_other(
     told = sent(plan, limited, replace(TARGET, reads_limits=True))
     assert [body["slo"] for body in told] == [{"ttft_ms": 800}, {"ttft_ms": 50, "tbt_ms": 2.5}, {"ttft_ms": 800}]
     assert not any("slo" in body for body in sent(plan, limited))
+
+
+@pytest.mark.parametrize("source", ["random-ids", "text"])
+def test_an_id_outside_the_vocabulary_is_never_encoded(source: str) -> None:
+    plan = schedule(prompts=make([4, 5, 6], source=source))
+    worst = max(int(plan.prompts.ids(i).max()) for i in range(3))
+    assert len(sent(plan, run(source=source), replace(TARGET, vocab_size=worst + 1))) == 3
+    assert len(sent(plan, run(source=source), replace(TARGET, vocab_size=0))) == 3  # a server that does not say
+    with pytest.raises(UsageError, match=f"token id {worst} is not in 0..{worst - 1}") as caught:
+        encode_bodies(plan, run(source=source), replace(TARGET, vocab_size=worst))
+    assert caught.value.problems[0].code == "id_out_of_vocabulary"
