@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from typing import Any
 from harness.campaign.bodies import encode_bodies
 from harness.campaign.cache import Means, prepare_cache
 from harness.campaign.coordinates import build_coordinates
+from harness.campaign.fleet import ProcessSessions, Sessions, client_facts
 from harness.campaign.layout import freeze_layout, instrument_facts, lay_out, refuse_mismatch, refuse_version
 from harness.campaign.plan import replay_plan, schedule_table, truth_table
 from harness.campaign.servers import Server
@@ -27,8 +29,8 @@ from harness.record.facts import Fact, Facts
 from harness.record.schema import SAMPLES, EndKind
 from harness.record.segments import DISK_REFUSED, SegmentWriter
 from harness.record.spec import CertificateRef, RunSpec
-from harness.replay.contract import Progress, ReplayPlan
-from harness.replay.session import ReplaySession, missing_rows
+from harness.replay.contract import FleetFacts, Progress, Replaying, ReplayPlan
+from harness.replay.session import missing_rows
 from workloads import Schedule, reusable_tokens
 from workloads.seeds import derive
 
@@ -59,6 +61,8 @@ class Settings:
     say: Callable[[str], None]
     headers: Callable[[str], Mapping[str, str]] = lambda _url: {}
     """authorisation headers for a base URL, from the user's configuration"""
+    sessions: Sessions = ProcessSessions()
+    """where workers run: processes of this host, or actors on the user's cluster"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ def prepare(run: PlannedRun, campaign: Campaign, server: Server, attempt: Attemp
     Raises HostError (exit 3), and no load is sent, when a pin does not match and the manifest says to stop, when the server counts
     tokens otherwise, or when its prefix cache cannot be brought to what the manifest says.
     """
+    run = dataclasses.replace(run, fleet=settings.sessions.mode)
     target = server.target
     layout = lay_out(run, target, settings.search_path)
     schedule = layout.schedule
@@ -142,14 +147,17 @@ def execute(prepared: Prepared, server: Server, attempt: Attempt, settings: Sett
     attempt.write_spec(prepared.spec)
     attempt.write_schedule(schedule_table(prepared.schedule, reusable_tokens(prepared.schedule)))
     attempt.write_truth(truth_table(prepared.schedule))
-    session = ReplaySession(prepared.plan, settings.clock)
+    session = settings.sessions.session(prepared.plan, settings.clock, prepared.run.worker_memory)
     try:
         session.start()
         epoch_ns, wall = _drive(session, prepared, server, attempt, settings)
     except BaseException:
         session.abort()
         raise
-    facts = _facts_after(prepared, server, epoch_ns, wall)
+    fleet = session.facts()
+    if fleet.before:
+        attempt.observe("fleet", **_values(fleet))
+    facts = client_facts(_facts_after(prepared, server, epoch_ns, wall), fleet)
     attempt.write_facts(facts)
     attempt.write_coordinates(build_coordinates(prepared.spec, facts))
     if server.log and server.log.exists():
@@ -160,7 +168,12 @@ def execute(prepared: Prepared, server: Server, attempt: Attempt, settings: Sett
     return attempt.seal()
 
 
-def _drive(session: ReplaySession, prepared: Prepared, server: Server, attempt: Attempt, settings: Settings) -> tuple[int, str]:
+def _values(fleet: FleetFacts) -> dict[str, dict[str, Any]]:
+    """What was found of a fleet, null where a worker was lost."""
+    return {when: {name: fact.value for name, fact in found.items()} for when, found in (("before", fleet.before), ("after", fleet.after))}
+
+
+def _drive(session: Replaying, prepared: Prepared, server: Server, attempt: Attempt, settings: Settings) -> tuple[int, str]:
     lead_ns = LEAD_NS + (prepared.plan.workers - 1) * LEAD_A_WORKER_NS
     epoch_ns = settings.clock.now_ns() + lead_ns
     wall = datetime.fromtimestamp(time.time() + lead_ns / NS_PER_S, UTC).isoformat()
@@ -186,7 +199,7 @@ def _drive(session: ReplaySession, prepared: Prepared, server: Server, attempt: 
 
 
 def _sampler(
-    session: ReplaySession, prepared: Prepared, server: Server, epoch_ns: int, settings: Settings, writers: list[SegmentWriter]
+    session: Replaying, prepared: Prepared, server: Server, epoch_ns: int, settings: Settings, writers: list[SegmentWriter]
 ) -> Sampler:
     roles = session.roles()
     if server.process:
@@ -204,7 +217,7 @@ def _sampler(
     )
 
 
-def _watch(session: ReplaySession, prepared: Prepared, epoch_ns: int, settings: Settings) -> None:
+def _watch(session: Replaying, prepared: Prepared, epoch_ns: int, settings: Settings) -> None:
     limit_s = prepared.plan.end_ns / NS_PER_S + OVERTIME_S
     while not session.finished(0.2):
         elapsed = (settings.clock.now_ns() - epoch_ns) / NS_PER_S

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.campaign.agenda import Agenda, agenda_of
+from harness.campaign.fleet import refuse_mode
 from harness.campaign.preflight import check_kept, preflight
 from harness.campaign.replicate import Settings, execute, prepare
 from harness.campaign.servers import Keeper
@@ -55,6 +56,7 @@ def run_campaign(campaign: Campaign, settings: Settings) -> Done:
     Raises the first HostError of a run (a server that never gets ready, a pin that does not match, a disk that refuses) after journalling
     it; a later call goes on from there. A KeyboardInterrupt leaves the current attempt unsealed, which marks it as cut.
     """
+    refuse_mode(campaign, settings.sessions.mode)
     preflight(campaign, settings.search_path)
     return run_all(campaign, settings.results, Way("real", _measuring(campaign, settings), settings.say))
 
