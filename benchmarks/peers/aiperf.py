@@ -1,4 +1,6 @@
-"""AIPerf: ZMQ services, each a process. Per request it writes the instant of the start (wall clock), the time to the first token and each gap."""
+"""AIPerf: services that talk over ZMQ, each a process. Per request it writes the instant of the start (wall clock), the time to the first
+token and every gap.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The figures of one client in one run, by one rule for all of them.
 
-Errors are differences per request: the client's stamp of the first token minus the instant before the server wrote it; the time to the first
-token that the client reports minus the one the server logged (receipt to write); the client's gap between two tokens minus the server's
-(absolute). Percentiles are nearest ranks.
+Errors are differences per request: the client's stamp of the first token minus the instant before the server wrote it; the time to the
+first token that the client reports minus the one that the server logged (receipt to write); the client's gap between two tokens minus the
+server's (absolute). Percentiles are nearest ranks.
 """
 
 from __future__ import annotations
