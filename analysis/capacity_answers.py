@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.capacity_runs import Measured, ProbeRun, lost_turns, reduce_run
+from analysis.devices import mean_power
 from analysis.gates import RunContext, run_checks, standing_against
 from analysis.model import CheckResult, Claim
 from analysis.run import measure_run
-from analysis.samples import series
+from analysis.samples import AbsentError
 from harness.errors import UsageError
 from harness.record.reader import RunRecord
 
@@ -33,12 +34,9 @@ def answer_from(record: RunRecord, run: Measured, checks: Sequence[CheckResult])
     return reduce_run(spec.probe.phase, spec, run, standing, lost_turns(record), mean_watts(record))
 
 
-POWER = "gpu_power_watts"
-"""Host samples of a device's power, by device. No sampler of this version writes them; a record that has them is read."""
-
-
 def mean_watts(record: RunRecord) -> float | None:
-    """Mean power over the measured window, W, of all devices together; None unless each was sampled in it."""
-    window = record.spec.window
-    devices = [v[(t >= window.start_ns) & (t < window.stop_ns)] for t, v in series(record.host, "host", POWER).values()]
-    return sum(float(v.mean()) for v in devices) if devices and all(len(v) for v in devices) else None
+    """Mean power over the measured window, W, of all serving devices together; None unless each was sampled in it."""
+    try:
+        return mean_power(record)
+    except AbsentError:
+        return None

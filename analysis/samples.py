@@ -53,13 +53,23 @@ def summed(table: pa.Table, source: str, metric: str) -> tuple[Int64, Floats]:
 def counter_delta(record: RunRecord, metric: str, last_end_ns: int) -> float:
     """Growth of a server counter from the last sample at t <= 0 to the last sample at or after ``last_end_ns``.
 
+    Engines show some counters only from their first event on. Where the page was read at t <= 0 and the counter was not on it, it was made
+    later, and a counter begins at 0: its growth is its value. One that no page ever showed stays unknown.
+
     Raises AbsentError when one of the two snapshots is missing: without both, other load or lost load cannot be told from ours.
     RestartedError when the counter fell between them: that is no growth, and no less than 0 either.
     """
     t, v = summed(record.server_metrics, "server", metric)
-    need(bool((t <= 0).any()), f"no snapshot of {metric} from before the first arrival (t <= 0)")
+    before = t <= 0
+    made_later = not before.any() and bool((record.server_metrics["t_ns"].to_numpy() <= 0).any())
+    need(bool(before.any()) or made_later, f"no snapshot of {metric} from before the first arrival (t <= 0)")
     need(bool(t[-1] >= last_end_ns), f"no snapshot of {metric} from after the last request ended")
-    grown = float(v[-1] - v[t <= 0][-1])
-    if grown < 0:
-        raise RestartedError(f"{metric} fell by {-grown:g}: the server restarted")
-    return grown
+    return growth(metric, np.append(0.0, v) if made_later else v[int(before.sum()) - 1 :])
+
+
+def growth(metric: str, values: Floats) -> float:
+    """Growth of a counter over its samples (m,) in time order, m >= 1. RestartedError when it fell anywhere between them."""
+    fall = float(np.diff(values).min(initial=0.0))
+    if fall < 0:
+        raise RestartedError(f"{metric} fell by {-fall:g}: the server restarted")
+    return float(values[-1] - values[0])

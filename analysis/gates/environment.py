@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from analysis.devices import IDLE_BIT, SOURCE, device_samples, serving
 from analysis.gates.registry import Finding, RunContext, attempt, combine, gate, judge, number, passed
 from analysis.gates.tables import inside, windowed
 from analysis.model import Claim
-from analysis.samples import need, series
+from analysis.planned import Bools, Int64
+from analysis.samples import Floats, need, series
 from analysis.virtual import WORDS, in_virtual_time
 
 STEAL = 0.02
@@ -29,8 +31,11 @@ GPU_HARMFUL = 0x8 | 0x20 | 0x40 | 0x80
 """NVML clock-event bits that mean lost performance: HW slowdown, SW thermal, HW thermal, HW power brake. Idle, application clocks, sync
 boost, display clock and the software power cap (normal at full load) are not."""
 
+GPU_SETTINGS = ("host.gpu_power_limit_w", "host.gpu_ecc", "host.gpu_mig", "host.gpu_sm_clock_application_mhz")
+"""Facts about the devices, a value a device, that must not change under a run: each moves a clock or what the card may draw."""
+
 CLOCK_DROP = 0.90
-"""A sample is a drop below 90% of the window's median SM clock."""
+"""A sample is a drop below 90% of the median SM clock of the window's samples that were taken while the device was busy."""
 
 CLOCK_SHARE = 0.05
 """At most 5% of samples may be drops: then p95 and below describe the card at its clock."""
@@ -40,18 +45,21 @@ CLOCK_SHARE = 0.05
     "environment_stable",
     protects=(Claim.LATENCY, Claim.GOODPUT, Claim.CAPACITY, Claim.FAIRNESS, Claim.COMPARISON),
     threshold="container-cpu: steal <= 2% (1/(1-s) stays within a 2% margin), no cgroup throttling, swap not growing (1 MiB), foreign "
-    "CPU <= 10% (a fifth of a core on the smallest host), same boot. gpu: no thermal, brake or slowdown bit, <= 5% of samples "
-    "below 90% of the median clock, swap not growing, same boot. Temperature alone is no reason. Virtual "
+    "CPU <= 10% (a fifth of a core on the smallest host), same boot. gpu, of the devices that serve: no thermal, brake or slowdown bit, "
+    "<= 5% of samples while busy below 90% of the median clock, no foreign process, power limit, ECC, MIG and application clocks the same "
+    "before and after, swap not growing, same boot. Temperature alone is no reason. Virtual "
     "time: no host can change a number, so none is looked at.",
-    remedy="Stop other work on the host, raise the cgroup's CPU quota, give it memory, or choose another host; then run the replicate "
-    "again.",
+    remedy="Stop other work on the host and its GPUs, raise the cgroup's CPU quota, give it memory, cool or power the GPUs, leave their "
+    "settings alone, or choose another host; then run the replicate again. In a container, share the host's processes (--pid=host).",
 )
 def environment_stable(context: RunContext) -> Finding:
     """Nothing on the host changed under the measurement."""
     if in_virtual_time(context.record):
         return passed(f"{WORDS} no host took part")
     common = (_boot, _swap)
-    profile = {"container-cpu": (_steal, _throttled, _foreign), "gpu": (_gpu_throttle, _gpu_clock)}[context.record.spec.host_profile]
+    profile = {"container-cpu": (_steal, _throttled, _foreign), "gpu": (_gpu_throttle, _gpu_clock, _gpu_foreign, _gpu_settings)}[
+        context.record.spec.host_profile
+    ]
     return combine(attempt(part, context) for part in (*common, *profile))
 
 
@@ -100,20 +108,44 @@ _swap = _growth("swap_used_bytes", SWAP_BYTES, "bytes", "used swap")
 
 
 def _gpu_throttle(context: RunContext) -> Finding:
-    bits = windowed(context.record, "host", "gpu_throttle_bits").astype(np.int64)
-    hit = int(((bits & GPU_HARMFUL) != 0).sum())
-    return judge(
-        hit == 0, f"{hit} of {len(bits)} GPU samples with a thermal, brake or slowdown bit", gpu_throttled=number(hit, 0, "samples")
-    )
+    bits = [v.astype(np.int64) for _, v in device_samples(context.record, "gpu_throttle_bits").values()]
+    hit, of = sum(int(((b & GPU_HARMFUL) != 0).sum()) for b in bits), sum(map(len, bits))
+    return judge(hit == 0, f"{hit} of {of} GPU samples with a thermal, brake or slowdown bit", gpu_throttled=number(hit, 0, "samples"))
 
 
 def _gpu_clock(context: RunContext) -> Finding:
-    found = series(context.record.host, "host", "gpu_sm_clock_mhz")
-    inner = [v[inside(context.record, t)] for t, v in found.values()]
-    need(bool(inner) and all(len(v) > 0 for v in inner), "host.gpu_sm_clock_mhz has no sample in the measured window")
-    share = max(float((v < CLOCK_DROP * np.median(v)).mean()) for v in inner)
+    clocks = device_samples(context.record, "gpu_sm_clock_mhz")
+    bits = series(context.record.host, SOURCE, "gpu_throttle_bits")
+    busy = [v[~_idle(t, bits.get(label))] for label, (t, v) in clocks.items()]
+    need(any(len(v) for v in busy), "no device was busy at any sample of its clock in the measured window")
+    share = max(float((v < CLOCK_DROP * np.median(v)).mean()) for v in busy if len(v))
     return judge(
         share <= CLOCK_SHARE,
-        f"{100 * share:.3g}% of clock samples below {100 * CLOCK_DROP:g}% of the median (limit {100 * CLOCK_SHARE:g}%)",
+        f"{100 * share:.3g}% of a busy device's clock samples below {100 * CLOCK_DROP:g}% of their median (limit {100 * CLOCK_SHARE:g}%)",
         gpu_clock_drops=number(share, CLOCK_SHARE, "ratio"),
     )
+
+
+def _idle(t: Int64, bits: tuple[Int64, Floats] | None) -> Bools:
+    """At which of the instants (m,) the driver says that the device had nothing to do; an instant it says nothing of counts as busy."""
+    if bits is None:
+        return np.zeros(len(t), dtype=np.bool_)
+    return np.isin(t, bits[0][(bits[1].astype(np.int64) & IDLE_BIT) != 0])
+
+
+def _gpu_foreign(context: RunContext) -> Finding:
+    _, known = serving(context.record)
+    need(known, "whose processes compute on the devices is not known: the driver shows none that is the server's")
+    most = max(float(v.max()) for _, v in device_samples(context.record, "gpu_processes_foreign").values())
+    return judge(most == 0, f"at most {most:g} foreign processes on a serving device", gpu_foreign=number(most, 0, "processes"))
+
+
+def _gpu_settings(context: RunContext) -> Finding:
+    """Settings that move a clock or a limit. What the driver does not tell of this device cannot have been changed through it either."""
+    before, after = context.record.facts.before, context.record.facts.after
+    known = [name for name in GPU_SETTINGS if name in before and before[name].value is not None]
+    need(bool(known), "no setting of the devices before the run is known")
+    need(all(name in after and after[name].value is not None for name in known), "the settings of the devices after the run are unknown")
+    changed = [name.removeprefix("host.") for name in known if before[name].value != after[name].value]
+    words = f"changed under the run: {', '.join(changed)}" if changed else "settings of the devices the same before and after"
+    return judge(not changed, words, gpu_settings_changed=number(len(changed), 0, "settings"))

@@ -81,9 +81,6 @@ The unique ids say which boards a record is from. They are no coordinates: two b
 coordinate already.
 """
 
-HELD = ("host.gpu_power_limit_w", "host.gpu_ecc", "host.gpu_mig", "host.gpu_sm_clock_application_mhz")
-"""Settings somebody could change under a run (read by ``environment_stable``)."""
-
 NAMES = (
     "host.gpu", "host.gpu_count", "host.driver", "host.cuda_driver", *QUESTIONS, "host.gpu_topology", "host.gpu_processes",
     "host.gpu_foreign_processes",

@@ -330,13 +330,27 @@ _CERTIFICATE = make_spec().certificate
 assert _CERTIFICATE is not None
 CUT = NO_EVENTS | {"end_kind": "drain_end"}
 STOPPED = make_workload(output_length="client_stop", max_tokens=9)
-GPU_CALM = [make_sample(t * S, "host", "gpu_throttle_bits", 0x4) for t in range(15)] + [
-    make_sample(t * S, "host", "gpu_sm_clock_mhz", 1980.0) for t in range(15)
-]
+GPU_LEVELS = {"gpu_throttle_bits": 0x4, "gpu_sm_clock_mhz": 1980.0, "gpu_processes_server": 1.0, "gpu_processes_foreign": 0.0}
+GPU_CALM = [make_sample(t * S, "gpu", metric, level, "0") for metric, level in GPU_LEVELS.items() for t in range(15)]
+GPU_SET = {"host.boot": Fact(value="b", source="test"), "host.gpu_power_limit_w": Fact(value=[700.0], source="test")}
 
 
-def gpu(samples: Sequence[dict[str, Any]]) -> Callable[[], RunRecord]:
-    return lambda: healthy(spec=make_spec(host_profile="gpu"), host=[*make_host_samples(), *samples])
+def gpu(samples: Sequence[dict[str, Any]], after: dict[str, Fact] = GPU_SET) -> Callable[[], RunRecord]:
+    facts = make_facts(before=GPU_SET, after=after)
+    return lambda: healthy(spec=make_spec(host_profile="gpu"), host=[*make_host_samples(), *samples], facts=facts)
+
+
+def gpu_at(metric: str, value: float, when: int | None = None) -> list[dict[str, Any]]:
+    """A calm device of which one metric is ``value``, at one second or always."""
+    return [s | {"value": value} if s["metric"] == metric and when in (None, s["t_ns"] // S) else s for s in GPU_CALM]
+
+
+def gpu_without(metric: str) -> list[dict[str, Any]]:
+    return [s for s in GPU_CALM if s["metric"] != metric]
+
+
+GPU_OTHER = [s | {"labels": "1", "value": 0.0 if s["metric"] == "gpu_processes_server" else 0x48} for s in GPU_CALM]
+"""A second device that does not serve: throttled, slow and somebody else's."""
 
 
 def stopped(counted: int, *, told: int = 5) -> Callable[[], RunRecord]:
@@ -615,13 +629,32 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("environment_stable", "boot unknown", "UNKNOWN", facts_(after={})),
     ("environment_stable", "gpu calm, power cap allowed", "PASS", gpu(GPU_CALM)),
     ("environment_stable", "gpu without samples", "UNKNOWN", gpu([])),
-    ("environment_stable", "gpu hot", "FAIL", gpu([s | {"value": 0x40} if s["metric"] == "gpu_throttle_bits" else s for s in GPU_CALM])),
+    ("environment_stable", "gpu hot", "FAIL", gpu(gpu_at("gpu_throttle_bits", 0x40))),
+    ("environment_stable", "gpu throttle not told", "UNKNOWN", gpu(gpu_without("gpu_throttle_bits"))),
+    ("environment_stable", "gpu clock not told", "UNKNOWN", gpu(gpu_without("gpu_sm_clock_mhz"))),
+    ("environment_stable", "gpu clock drops", "FAIL", gpu(gpu_at("gpu_sm_clock_mhz", 900.0, 5))),
     (
         "environment_stable",
-        "gpu clock drops",
-        "FAIL",
-        gpu([s | {"value": 900.0} if s["t_ns"] == 5 * S else s for s in GPU_CALM][15:] + GPU_CALM[:15]),
+        "gpu clock falls while idle",
+        "PASS",
+        gpu(
+            [
+                s | {"value": 0x1} if s["metric"] == "gpu_throttle_bits" and s["t_ns"] == 5 * S else s
+                for s in gpu_at("gpu_sm_clock_mhz", 345.0, 5)
+            ]
+        ),
     ),
+    ("environment_stable", "gpu never busy", "UNKNOWN", gpu(gpu_at("gpu_throttle_bits", 0x1))),
+    ("environment_stable", "gpu shared", "FAIL", gpu(gpu_at("gpu_processes_foreign", 1.0, 7))),
+    ("environment_stable", "gpu processes hidden", "UNKNOWN", gpu(gpu_without("gpu_processes_server"))),
+    ("environment_stable", "another gpu is hot and somebody else's", "PASS", gpu([*GPU_CALM, *GPU_OTHER])),
+    (
+        "environment_stable",
+        "gpu power limit changed",
+        "FAIL",
+        gpu(GPU_CALM, GPU_SET | {"host.gpu_power_limit_w": Fact(value=[500.0], source="test")}),
+    ),
+    ("environment_stable", "gpu settings after unknown", "UNKNOWN", gpu(GPU_CALM, {"host.boot": GPU_SET["host.boot"]})),
     ("starvation", "one client", "PASS", healthy),
     ("starvation", "a horizon shorter than the longest wait", "FAIL", horizon(6 * S)),
     ("starvation", "a horizon longer than the longest wait", "PASS", horizon(8 * S)),

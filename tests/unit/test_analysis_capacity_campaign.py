@@ -13,8 +13,9 @@ from rich.console import Console
 
 from analysis.campaign import analyze
 from analysis.capacity import ProbeRun, Search, Stages, coordinate
-from analysis.capacity_answers import POWER, answer_of, mean_watts
+from analysis.capacity_answers import answer_of, mean_watts
 from analysis.capacity_frame import search_coordinates
+from analysis.devices import POWER
 from analysis.model import CampaignAnalysis, Ranking, Refusal
 from analysis.report import render_html, render_markdown, render_terminal, to_json
 from harness.errors import UsageError
@@ -317,7 +318,7 @@ def test_compressions_of_one_trace_share_a_frame_without_their_factor() -> None:
 
 def test_watts_are_the_devices_means_over_the_window_and_unknown_when_one_is_silent() -> None:
     def powered(**devices: tuple[int, ...]) -> RunRecord:
-        samples = [make_sample(s * S, "host", POWER, 100.0 * s, label) for label, at in devices.items() for s in at]
+        samples = [make_sample(s * S, "gpu", POWER, 100.0 * s, label) for label, at in devices.items() for s in at]
         return healthy(host=[*make_host_samples(), *samples])
 
     assert mean_watts(healthy()) is None
@@ -328,7 +329,7 @@ def test_watts_are_the_devices_means_over_the_window_and_unknown_when_one_is_sil
 
 def test_a_capacity_per_watt_and_per_gpu_where_both_are_known() -> None:
     def equipped(arm: str, run: ProbeRun) -> RunRecord:
-        host = [*make_host_samples(), *(make_sample(s * S, "host", POWER, 250.0, "gpu=0") for s in range(14))]
+        host = [*make_host_samples(), *(make_sample(s * S, "gpu", POWER, 250.0, "0") for s in range(14))]
         facts = make_facts(before={"host.boot": Fact(value="b", source="test"), "host.gpu": Fact(value="H200", source="test")})
         plain = record(arm, run)
         return replace(plain, facts=facts, host=healthy(host=host).host)

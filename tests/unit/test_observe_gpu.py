@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.observe.gpu import HELD, NAMES, QUESTIONS, THROTTLE, gpu_facts, reasons
+from analysis.gates.environment import GPU_SETTINGS
+from harness.observe.gpu import NAMES, QUESTIONS, THROTTLE, gpu_facts, reasons
 from harness.observe.gpu_watch import READINGS, GpuWatch
 from harness.observe.nvml import owners
 from harness.observe.record_nvml import Recorder, main, record
@@ -154,7 +155,7 @@ def test_words_of_the_bits_are_those_of_the_library() -> None:
     ):  # fmt: skip
         assert getattr(pynvml, f"nvmlClocksEventReason{name}") == bit
         assert bit in THROTTLE
-    assert set(HELD) <= set(NAMES)
+    assert set(GPU_SETTINGS) <= set(NAMES)  # what the gate reads is what is told
 
 
 def values(rows: list[dict[str, Any]], device: str = "0") -> dict[str, float]:
