@@ -8,7 +8,7 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,28 +60,34 @@ def split(peers: Sequence[Peer]) -> tuple[list[Peer], list[str]]:
 
 def compare(load: Load, peers: Sequence[Peer], cores: Cores, folder: Path) -> dict[str, Any]:
     """Run all clients on one load and print its table."""
-    print(
-        f"\n{load.rate:g} req/s, {load.rate * load.tokens:g} events/s, {load.requests} requests; {TTFT_MS} ms + {GAP_MS} ms a token, {TOKENS} tokens"
-    )
+    shape = f"{TTFT_MS} ms + {GAP_MS} ms a token, {TOKENS} tokens"
+    print(f"\n{load.rate:g} req/s, {load.rate * load.tokens:g} events/s, {load.requests} requests; {shape}", flush=True)
     found: dict[str, Figures] = {}
-    loads: dict[str, float] = {}
+    busy: dict[str, float] = {}
     failed: dict[str, str] = {}
     for peer in (ENGINE, *peers):
-        loads[peer.name] = os.getloadavg()[0]
+        busy[peer.name] = os.getloadavg()[0]
         try:
             found[peer.name] = measure(peer, load, cores, folder / peer.name.replace(" ", "-"))
         except RunError as error:
             failed[peer.name] = str(error)
             print(f"{peer.name}: not measured: {error}", flush=True)
-    ours = found.pop(ENGINE.name, None)
-    verdict = [] if ours is None else verdicts(load.rate, ours, found)
-    if ours is not None:
-        notes = list(dict.fromkeys(note for peer in peers if peer.name in found for note in peer.notes))
-        print("\n".join([*lines((ENGINE.name, ours), found), *(f"  -: {note}" for note in notes)]))
-        print("\n".join(f"  {bound:55s} {said}" for bound, said in verdict), flush=True)
-        found = {ENGINE.name: ours, **found}
-    rows = {name: figures.to_json() | {"load_average_before": loads[name]} for name, figures in found.items()}
-    return {"load": load.to_json(), "clients": rows, "failed": failed, "verdicts": [list(pair) for pair in verdict]}
+    rows = {name: figures.to_json() | {"load_average_before": busy[name]} for name, figures in found.items()}
+    notes = dict.fromkeys(note for peer in peers if peer.name in found for note in peer.notes)
+    said = show(load, found, notes)
+    return {"load": load.to_json(), "clients": rows, "failed": failed, "notes": list(notes), "verdicts": [list(pair) for pair in said]}
+
+
+def show(load: Load, found: Mapping[str, Figures], notes: Iterable[str]) -> list[tuple[str, str]]:
+    """Print table, notes and verdicts; returns the verdicts. Without this engine's own line there is nothing to compare with."""
+    peers = dict(found)
+    ours = peers.pop(ENGINE.name, None)
+    if ours is None:
+        return []
+    said = verdicts(load.rate, ours, peers)
+    shown = [*lines((ENGINE.name, ours), peers), *(f"  -: {note}" for note in notes), *(f"  {bound:55s} {word}" for bound, word in said)]
+    print("\n".join(shown), flush=True)
+    return said
 
 
 def host_facts() -> dict[str, Any]:
@@ -100,11 +106,9 @@ def _cpuinfo() -> list[str]:
 def host_lines(cores: Cores) -> list[str]:
     """The host in words."""
     facts = host_facts()
-    placed = (
-        f"server on core {cores.server[0]}, clients of one process on {list(cores.client)}, of several on all"
-        if cores.server
-        else "one core"
-    )
+    placed = "one core for all"
+    if cores.server:
+        placed = f"server on core {cores.server[0]}, clients of one process on {list(cores.client)}, of several on all"
     return [f"host: {facts['cores']} cores, {facts['cpu'] or 'unknown processor'}, load average {facts['load_average'][0]:.2f}; {placed}"]
 
 

@@ -123,7 +123,7 @@ def _truth(folder: Path, cores: Cores):  # type: ignore[no-untyped-def]
 
 
 def start_and_wait(command: Command, folder: Path, load: Load, cpus: Sequence[int]) -> tuple[float, Usage]:
-    """Run a command to its end under a watch; wall seconds and usage. Raises RunError when it fails or hangs, with the end of its output."""
+    """Run a command to its end under a watch; wall seconds and usage. Raises RunError, with its last lines, when it fails or hangs."""
     log = folder / "client.log"
     dropped = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     env = {name: value for name, value in os.environ.items() if name not in dropped} | dict(command.env)

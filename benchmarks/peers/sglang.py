@@ -19,7 +19,7 @@ from benchmarks.peers.seen import Seen
 from harness.runtimes.truth_server import MODEL
 
 _NOTES = (
-    "sglang knows only Poisson arrivals (paused after each send) and does not record when it sent: its slip cannot be known, nor its stamps",
+    "sglang knows only Poisson arrivals (paused after each send) and does not record when it sent: neither slip nor stamps can be known",
 )
 
 
@@ -35,7 +35,7 @@ class SGLang:
     notes: ClassVar = _NOTES
 
     def command(self, load: Load, port: int, folder: Path) -> Command:
-        """Prompts as a ShareGPT file, the one form of given prompts that both clients read; each needs an answer, whose text is not used."""
+        """Prompts as a ShareGPT file, the one form of given prompts that both clients read; its answers are needed and not used."""
         prompts = folder / "prompts.json"
         prompts.write_text(json.dumps([{"conversations": [{"value": text}, {"value": "an answer"}]} for text in load.prompts()]))
         flags = ["--backend", "sglang-oai", "--base-url", url(port), "--model", MODEL, "--tokenizer", tokenizer()]

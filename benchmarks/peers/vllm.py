@@ -1,5 +1,5 @@
-"""``vllm bench serve``: one process, one asyncio loop, aiohttp. Its detailed result lists for each request, in the order of the prompts, the
-start (``perf_counter``, which is CLOCK_MONOTONIC on Linux), the time to the first token and every gap.
+"""``vllm bench serve``: one process, one asyncio loop, aiohttp. Its detailed result lists for each request, in the order of the prompts,
+the start (``perf_counter``, which is CLOCK_MONOTONIC on Linux), the time to the first token and every gap.
 """
 
 from __future__ import annotations
