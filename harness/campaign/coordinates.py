@@ -120,6 +120,7 @@ OBSERVED: dict[str, str] = {
     "hardware.gpu_count": "host.gpu_count",
     "hardware.driver": "host.driver",
     "runtime.version": "server.version",
+    "runtime.launch": "server.launch",
     "runtime.packages": "server.packages",
     "runtime.effective_config": "server.effective_config",
     "runtime.kv_capacity_tokens": "server.kv_capacity_tokens",

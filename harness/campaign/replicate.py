@@ -7,7 +7,7 @@ import dataclasses
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from harness.campaign.cache import Means, prepare_cache
 from harness.campaign.coordinates import build_coordinates
 from harness.campaign.fleet import ProcessSessions, Sessions, client_facts
 from harness.campaign.layout import freeze_layout, instrument_facts, lay_out, refuse_mismatch, refuse_version
+from harness.campaign.launching import launched_facts
 from harness.campaign.plan import replay_plan, schedule_table, truth_table
 from harness.campaign.servers import Server
 from harness.campaign.token_check import check_tokens
@@ -31,6 +32,7 @@ from harness.record.segments import DISK_REFUSED, SegmentWriter
 from harness.record.spec import CertificateRef, RunSpec
 from harness.replay.contract import FleetFacts, Progress, Replaying, ReplayPlan
 from harness.replay.session import missing_rows
+from harness.runtimes.launch import Launch
 from workloads import Schedule, reusable_tokens
 from workloads.seeds import derive
 
@@ -61,6 +63,8 @@ class Settings:
     say: Callable[[str], None]
     headers: Callable[[str], Mapping[str, str]] = lambda _url: {}
     """authorisation headers for a base URL, from the user's configuration"""
+    launches: Mapping[str, Launch] = field(default_factory=dict)
+    """launch prefix by arm, from the user's configuration"""
     sessions: Sessions = ProcessSessions()
     """where workers run: processes of this host, or actors on the user's cluster"""
 
@@ -127,7 +131,8 @@ def _all_facts(run: PlannedRun, server: Server) -> dict[str, Fact]:
     if not server.runtime.managed:
         reason = "attached endpoint: its host cannot be seen from here"
         host = {name: Fact(reason=reason, source="endpoint") for name in host}
-    return host | client | instrument_facts() | server.runtime.facts(run.arm, run.pins, server.target.base_url, server.log)
+    own = server.runtime.facts(run.arm, run.pins, server.target.base_url, server.log)
+    return launched_facts(host | own, server.launch, managed=server.runtime.managed) | client | instrument_facts()
 
 
 def refuse_disk_fault(fault: str | None, segments: Path) -> None:
@@ -202,8 +207,8 @@ def _sampler(
     session: Replaying, prepared: Prepared, server: Server, epoch_ns: int, settings: Settings, writers: list[SegmentWriter]
 ) -> Sampler:
     roles = session.roles()
-    if server.process:
-        roles["server"] = server.process.pid
+    if server.pid is not None:
+        roles["server"] = server.pid
     path = server.runtime.metrics_path
     return Sampler(
         *writers,

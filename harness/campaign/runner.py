@@ -63,7 +63,8 @@ def run_campaign(campaign: Campaign, settings: Settings) -> Done:
 
 @contextlib.contextmanager
 def _measuring(campaign: Campaign, settings: Settings) -> Iterator[CarryOut]:
-    with Keeper(settings.results / campaign.name / ".servers", settings.clock, settings.say) as keeper:
+    folder = settings.results / campaign.name / ".servers"
+    with Keeper(folder, settings.clock, settings.say, launches=settings.launches) as keeper:
 
         def _measure(run: PlannedRun, attempt: Attempt) -> str:
             server = keeper.use(run)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from harness.campaign.launching import is_ours, refuse_answering, refuse_left, server_pid
 from harness.clock import Clock
 from harness.errors import HostError, UsageError
 from harness.manifest import PlannedRun
@@ -15,7 +16,8 @@ from harness.runtimes import get_runtime
 from harness.runtimes.asking import ask
 from harness.runtimes.contract import Runtime, Target
 from harness.runtimes.endpoint import authorisation
-from harness.runtimes.ports import holder
+from harness.runtimes.launch import Launch, masked, wrap
+from harness.runtimes.ports import HOST, holder
 from harness.runtimes.process import ServerProcess, free_port
 
 READY_DEADLINE_S = 300.0
@@ -34,12 +36,16 @@ class Server:
     argv: tuple[str, ...]
     served: int = 0
     """replicates that were prepared on it so far"""
+    pid: int | None = None
+    """root of its processes on this host, as far as they can be seen"""
+    launch: Launch | None = None
+    port: int | None = None
 
     def exit_state(self) -> ServerExit:
         """Say whether it still serves, and how it ended if it does not."""
         if self.process is None:
             return ServerExit(survived=self.runtime.ready(self.target.base_url))
-        alive = self.process.alive()
+        alive = self.process.alive() and (self.launch is None or self.runtime.ready(self.target.base_url))
         tail = () if alive else tuple(self.process.log_tail(20))
         return ServerExit(survived=alive, pid=self.process.pid, exit_code=None if alive else self.process.exit_code(), log_tail=tail)
 
@@ -47,8 +53,17 @@ class Server:
 class Keeper:
     """Hands out the server a run needs and stops the one before it. Use as a context manager: nothing is left running."""
 
-    def __init__(self, folder: Path, clock: Clock, say: Callable[[str], None], ready_deadline_s: float = READY_DEADLINE_S) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        clock: Clock,
+        say: Callable[[str], None],
+        ready_deadline_s: float = READY_DEADLINE_S,
+        launches: Mapping[str, Launch] | None = None,
+    ) -> None:
+        """``launches``: the user's launch prefix by arm; others are started directly."""
         self._folder = folder
+        self._launches = launches or {}
         self._clock = clock
         self._say = say
         self._ready_deadline_s = ready_deadline_s
@@ -71,9 +86,11 @@ class Keeper:
 
     def stop(self) -> None:
         """Stop the current server and everything it started."""
-        if self._server and self._server.process:
-            self._server.process.stop()
-        self._server = None
+        last, self._server = self._server, None
+        if last and last.process:
+            last.process.stop()
+            if last.launch and last.port:
+                refuse_left(last.launch, last.port)
 
     def _start(self, run: PlannedRun, key: tuple[str, int]) -> Server:
         runtime = get_runtime(run.arm.runtime)
@@ -90,18 +107,23 @@ class Keeper:
         port = free_port()
         log = self._folder / f"{key[0]}-{key[1]}.log"
         command = runtime.command(run.arm, run.pins, port, self._folder)
-        process = ServerProcess()
-        self._say(f"starting {run.arm.runtime} for arm {key[0]} (start {key[1]})")
+        argv, launch = _recorded(command.argv), self._launches.get(key[0])
+        if launch is not None:
+            refuse_answering(launch, port)
+            argv, command = (*_recorded(masked(launch.prefix)), *argv), wrap(command, launch, port)
+        process, cpus = ServerProcess(), run.placement.get("server", ())
+        self._say(f"starting {run.arm.runtime} for arm {key[0]} (start {key[1]}){f' by {launch.name}' if launch else ''}")
         try:
-            process.start(command, log, cpus=run.placement.get("server", ()))
-            base_url = f"http://127.0.0.1:{port}"
+            process.start(command, log, cpus=cpus)
+            base_url = f"http://{launch.url_host if launch else HOST}:{port}"
             process.wait_ready(lambda: runtime.ready(base_url), self._ready_deadline_s, self._clock)
-            refuse_stranger(process, port, key[0])
+            refuse_stranger(process, port, key[0], launch)
+            pid = server_pid(process, port, launch, cpus)
             target = runtime.target(run.arm, run.pins, base_url)
         except BaseException:
             process.stop()
             raise
-        return Server(key, runtime, target, process, log, _recorded(command.argv))
+        return Server(key, runtime, target, process, log, argv, pid=pid, launch=launch, port=port)
 
 
 def _recorded(argv: tuple[str, ...]) -> tuple[str, ...]:
@@ -109,9 +131,9 @@ def _recorded(argv: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(Path(word).name if i == 0 else word for i, word in enumerate(argv))
 
 
-def refuse_stranger(process: ServerProcess, port: int, arm: str) -> None:
+def refuse_stranger(process: ServerProcess, port: int, arm: str, launch: Launch | None = None) -> None:
     """Raise HostError ``stale_server`` when what answers on ``port`` is not the server we started (somebody took the port in between)."""
-    if process.listens_on(port):
+    if is_ours(process, port, launch):
         return
     raise HostError.single(
         "stale_server",

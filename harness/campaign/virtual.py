@@ -16,7 +16,8 @@ from harness.errors import Problem, UsageError
 from harness.manifest import Campaign, PlannedRun
 from harness.observe import check_pins
 from harness.record.attempt import Attempt
-from harness.record.facts import Facts
+from harness.record.coordinates import VIRTUAL_TIME
+from harness.record.facts import Fact, Facts
 from harness.reference.api import CHAT_GENERATION_OVERHEAD, CHAT_MESSAGE_OVERHEAD
 from harness.reference.arguments import parse
 from harness.reference.tokens import VOCAB_SIZE, model_digest
@@ -103,7 +104,7 @@ def _prepare(run: PlannedRun, campaign: Campaign, engine: _Engine, attempt: int,
     """Everything decided before the engine starts, under the names a measured run has it."""
     layout = lay_out(run, _target(run, engine.setup), search_path)
     before = virtual_facts(engine.setup, model=run.pins.model.id, dtype=run.pins.model.dtype, model_digest=engine.model_digest)
-    before |= instrument_facts()
+    before |= instrument_facts() | {"server.launch": Fact(value=VIRTUAL_TIME, source="simulation")}
     # The server's own parser has taken the command line in ``preflight``.
     facts = Facts(before=before, pins=check_pins(run.pins, before), flags_checked=True, argv=engine.argv)
     refuse_mismatch(run, facts)

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from analysis.gates import GATES
 from harness.calibrate import find_certificate
+from harness.campaign.launching import choose
 from harness.campaign.replicate import Settings
 from harness.campaign.runner import Done, preflight, run_campaign
 from harness.campaign.status import campaign_status
@@ -99,19 +100,29 @@ def _plan_search(campaign: Campaign, searches: Searches, *, as_json: bool) -> in
     return OK
 
 
+launch_option = click.option(
+    "--launch",
+    "launch",
+    multiple=True,
+    metavar="[ARM=]NAME",
+    help="Start servers behind the prefix NAME of launch.toml in your configuration folder: all arms, or one. Repeatable.",
+)
+
+
 @click.command()
 @manifest_argument
 @results_option
 @traces_option
+@launch_option
 @json_option
 @answers
-def run(manifest: Path, results: Path, traces: tuple[Path, ...], as_json: bool) -> int:
+def run(manifest: Path, results: Path, traces: tuple[Path, ...], launch: tuple[str, ...], as_json: bool) -> int:
     """Run a campaign; on an existing one, run what is missing.
 
     Example: trigpoint run manifests/quickstart.yaml --results results
     """
     campaign = expand(load_manifest(manifest, known_gates=KNOWN_GATES))
-    return _run(campaign, results, search_path(manifest, traces), as_json=as_json)
+    return _run(campaign, results, search_path(manifest, traces), launch, as_json=as_json)
 
 
 @click.command()
@@ -134,20 +145,24 @@ def simulate(manifest: Path, results: Path, traces: tuple[Path, ...], as_json: b
 @click.command()
 @click.argument("campaign_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @traces_option
+@launch_option
 @json_option
 @answers
-def resume(campaign_dir: Path, traces: tuple[Path, ...], as_json: bool) -> int:
+def resume(campaign_dir: Path, traces: tuple[Path, ...], launch: tuple[str, ...], as_json: bool) -> int:
     """Go on with a campaign from the manifest kept in its folder, in the time it was begun in: real or virtual.
 
     Example: trigpoint resume results/quickstart --traces manifests/traces
     """
     header = read_campaign(campaign_dir)
     campaign = expand(parse_manifest(header.manifest, f"{header.name}.yaml", known_gates=KNOWN_GATES))
-    go_on = _simulate if header.clock == "virtual" else _run
-    return go_on(campaign, campaign_dir.parent, search_path(None, traces), as_json=as_json)
+    search = search_path(None, traces)
+    if header.clock == "virtual":
+        return _simulate(campaign, campaign_dir.parent, search, as_json=as_json)
+    return _run(campaign, campaign_dir.parent, search, launch, as_json=as_json)
 
 
-def _run(campaign: Campaign, results: Path, search: tuple[Path, ...], *, as_json: bool) -> int:
+def _run(campaign: Campaign, results: Path, search: tuple[Path, ...], launch: tuple[str, ...], *, as_json: bool) -> int:
+    launches = choose(launch, campaign)
     with _Live(campaign.most_runs, quiet=as_json) as live:
         settings = Settings(
             results=results,
@@ -157,6 +172,7 @@ def _run(campaign: Campaign, results: Path, search: tuple[Path, ...], *, as_json
             on_progress=live.update,
             say=live.say,
             headers=authorisation,
+            launches=launches,
         )
         if settings.certificate is None:
             live.say("no calibration certificate for this host and boot: client_headroom will be UNKNOWN; run `trigpoint calibrate`")

@@ -12,6 +12,9 @@ from pydantic_core import ErrorDetails
 from harness.errors import Problem
 from harness.manifest.document import Document, Path
 
+_USERS = frozenset({"launch", "prefix", "launch-prefix", "command", "entrypoint"})
+"""Keys that a reader of other tools would try: what they would do is for the user's own configuration."""
+
 _SHOWN = 60
 """Characters of a bad value that are shown: enough to find it."""
 
@@ -107,6 +110,9 @@ def nearest(name: str, choices: list[str]) -> str | None:
 
 def _unknown_key(path: Path, model: type[BaseModel], document: Document, line: str) -> Problem:
     key = str(path[-1])
+    if key in _USERS:
+        what = f"{dotted(path)}: how a server is launched can execute anything, so it is never a manifest's to say"
+        return Problem("not_in_manifest", what, "write launch.toml in your configuration folder, and choose an entry with `--launch`", line)
     owners = _models_at(path[:-1], model, document.data)
     keys = sorted({k for owner in owners for k in keys_of(owner)})
     near = nearest(key, keys)

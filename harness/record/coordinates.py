@@ -63,6 +63,7 @@ RUN_COORDINATES: dict[str, str] = {
     "runtime.version": "its version",
     "runtime.args": "its arguments as resolved",
     "runtime.env": "the environment variables the manifest set",
+    "runtime.launch": "how it was started: direct, or the user's launch prefix by program and digest",
     "runtime.packages": "digest of the package set it ran with",
     "runtime.effective_config": "what the engine says its configuration is",
     "runtime.kv_capacity_tokens": "KV cache capacity in tokens",

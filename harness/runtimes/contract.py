@@ -19,6 +19,8 @@ class Command:
     env: Mapping[str, str]
     cwd: Path
     redacted: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+    """run when it is to end, for what signals do not reach; empty: signals reach all of it"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ open), or when the server ends; and it takes the whole tree with it.
 PR_SET_PDEATHSIG alone would not do: it reaches only direct children and is lost with every fork that vLLM makes. The server itself still
 gets it, against a SIGKILL of this keeper.
 
-Protocol: one JSON line on the control pipe ({"argv", "cwd", "cpus"}); on the status pipe ``pid N`` and later ``exit N`` (negative: signal).
+Protocol: one JSON line on the control pipe ({"argv", "cwd", "cpus", "stop"}); on the status pipe ``pid N`` and later ``exit N``
+(negative: signal).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 """Only the pipe ends the keeper: a signal meant for somebody else must not leave the server unguarded."""
+STOP_WAIT_S = 30.0
+"""A container gets ten seconds before it is killed, and a busy daemon takes some more."""
 _LAST_WORDS_S = 1.0
 """Children of a dead server may still write why it died; after this they are killed."""
 
@@ -108,6 +111,18 @@ def sweep(server: int) -> int | None:
         time.sleep(0.01)
 
 
+def call_off(stop: Sequence[str]) -> None:
+    """Run the command that ends what lives outside this tree; its words go to the log. Whether it helped is seen at the port."""
+    if not stop:
+        return
+    import subprocess  # here: it would double the start of a keeper that has nothing to call off
+
+    try:
+        subprocess.run(list(stop), stdin=subprocess.DEVNULL, timeout=STOP_WAIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        os.write(2, f"cannot run {stop[0]}: {error}\n".encode())
+
+
 def _childless() -> bool:
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -148,13 +163,16 @@ def keep(control: int, status: int) -> None:
         line = source.readline()
     if not line:
         return
-    server = launch(**json.loads(line), close=(control, status, woken, wake))
+    order = json.loads(line)
+    stop = order.pop("stop", [])
+    server = launch(**order, close=(control, status, woken, wake))
     _tell(status, f"pid {server}\n")
     ends = (control, *_parent())
     code = _watch(server, ends, woken)
     if code is not None:
         _tell(status, f"exit {code}\n")
         _last_words(server, ends, woken)
+    call_off(stop)
     ended = sweep(server)
     if code is None and ended is not None:
         _tell(status, f"exit {ended}\n")

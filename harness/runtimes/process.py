@@ -49,6 +49,7 @@ class ServerProcess:
         self._exit: int | None = None
         self._log: Path | None = None
         self._redacted: tuple[str, ...] = ()
+        self._wait_s = KILL_WAIT_S
 
     @property
     def pid(self) -> int:
@@ -66,6 +67,7 @@ class ServerProcess:
             raise RuntimeError("this process was already started")
         _require_cpus(cpus)
         self._log, self._redacted = log, command.redacted
+        self._wait_s += guard.STOP_WAIT_S if command.stop else 0.0
         control_read, self._control = os.pipe()
         self._status, status_write = os.pipe()
         try:
@@ -73,7 +75,7 @@ class ServerProcess:
         finally:
             os.close(control_read)
             os.close(status_write)
-        order = {"argv": command.argv, "cwd": str(command.cwd), "cpus": list(cpus)}
+        order = {"argv": command.argv, "cwd": str(command.cwd), "cpus": list(cpus), "stop": command.stop}
         os.write(self._control, json.dumps(order).encode() + b"\n")
         self._listen(KILL_WAIT_S)
         if self._pid is None:
@@ -132,7 +134,7 @@ class ServerProcess:
             self._await_exit(grace_s)
         self._close_control()  # the keeper now kills what is left of its tree and ends
         try:
-            self._guard.wait(KILL_WAIT_S)
+            self._guard.wait(self._wait_s)
         except subprocess.TimeoutExpired:
             self._guard.kill()
             self._guard.wait()
