@@ -72,6 +72,7 @@ class Arm(Frozen):
     base_url: str | None = Field(None, description="Only for endpoint: where it is served")
     declared: tuple[str, ...] = Field((), description="Coordinate names this arm declares as treatment, e.g. runtime.args, model.dtype")
     attested: dict[str, Any] = Field(default_factory=dict, description="Coordinates the user vouches for (endpoint only)")
+    metrics: str | None = Field(None, description="Only for endpoint: runtime whose counters its metrics page carries; null: not read")
     members: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="Only for endpoint: addresses behind it by role: replicas, prefill, decode"
     )

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness.campaign.attached import ATTACHED, unseen, vouched
 from harness.record.coordinates import RUN_COORDINATES, Coordinate, Known, NotApplicable, RunCoordinates, Unknown
 from harness.record.facts import Fact, Facts
 from harness.record.spec import RunSpec, WorkloadSpec
-
-NO_GPU = "none"
-ATTACHED = "endpoint"
-"""The runtime that we attach to and do not start."""
 
 
 def build_coordinates(spec: RunSpec, facts: Facts) -> RunCoordinates:
@@ -20,10 +17,8 @@ def build_coordinates(spec: RunSpec, facts: Facts) -> RunCoordinates:
     What the plan decides is *declared*; what was read from server or host is *observed*; for an attached endpoint the user's attestations
     fill what could not be observed, marked *attested*. The rest is unknown with the reason, never left out.
     """
-    found = _declared(spec) | _observed(facts.before)
-    for name, value in spec.arm.attested.items():
-        if name in RUN_COORDINATES and not isinstance(found.get(name), Known):
-            found[name] = Known(value=value, source="attested")
+    found = _declared(spec) | _observed(facts.before) | unseen(spec, facts.before)
+    found |= vouched(found, spec.arm)
     return RunCoordinates(coordinates={name: found.get(name, Unknown(reason="not recorded")) for name in RUN_COORDINATES})
 
 
@@ -130,13 +125,7 @@ OBSERVED: dict[str, str] = {
 
 
 def _observed(facts: Mapping[str, Fact]) -> dict[str, Coordinate]:
-    found = {name: _from_fact(facts.get(fact), fact) for name, fact in OBSERVED.items()}
-    if isinstance(found["hardware.gpu"], Known) and found["hardware.gpu"].value == NO_GPU:
-        found["hardware.driver"] = NotApplicable(reason="no accelerator")
-    if isinstance(found["model.revision"], Unknown) and isinstance(found["model.digest"], Known):
-        # The files' digest pins a local model more firmly than a name could.
-        found["model.revision"] = NotApplicable(reason="identified by model.digest")
-    return found
+    return {name: _from_fact(facts.get(fact), fact) for name, fact in OBSERVED.items()}
 
 
 def _from_fact(fact: Fact | None, name: str) -> Coordinate:

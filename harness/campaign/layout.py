@@ -88,8 +88,8 @@ def refuse_mismatch(run: PlannedRun, facts: Facts) -> None:
             *(
                 Problem(
                     "pins_match",
-                    f"{p.pin}={p.expected!r} is pinned, the server has {p.observed!r}: its numbers would belong to another system",
-                    "start what the manifest pins, or pin what you mean to measure",
+                    f"{p.pin}={p.expected!r} is pinned or attested, and {p.reason}: its numbers would belong to another system",
+                    "start what the manifest pins, or pin (or attest) what you mean to measure",
                     where=run.cell,
                 )
                 for p in bad

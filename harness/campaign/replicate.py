@@ -12,19 +12,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from harness.campaign.attached import evidence_class, held_pins
 from harness.campaign.bodies import encode_bodies
 from harness.campaign.cache import Means, prepare_cache
-from harness.campaign.coordinates import build_coordinates
+from harness.campaign.coordinates import OBSERVED, build_coordinates
 from harness.campaign.fleet import ProcessSessions, Sessions, client_facts
-from harness.campaign.layout import freeze_layout, instrument_facts, lay_out, refuse_mismatch, refuse_version
 from harness.campaign.launching import launched_facts
+from harness.campaign.layout import freeze_layout, instrument_facts, lay_out, refuse_mismatch, refuse_version
 from harness.campaign.plan import replay_plan, schedule_table, truth_table
 from harness.campaign.servers import Server
 from harness.campaign.token_check import check_tokens
 from harness.clock import NS_PER_S, Clock
 from harness.errors import HostError
 from harness.manifest import Campaign, PlannedRun
-from harness.observe import Sampler, check_pins, host_facts
+from harness.observe import Sampler, host_facts
 from harness.record.attempt import Attempt
 from harness.record.facts import Fact, Facts
 from harness.record.schema import SAMPLES, EndKind
@@ -63,10 +64,10 @@ class Settings:
     say: Callable[[str], None]
     headers: Callable[[str], Mapping[str, str]] = lambda _url: {}
     """authorisation headers for a base URL, from the user's configuration"""
-    launches: Mapping[str, Launch] = field(default_factory=dict)
-    """launch prefix by arm, from the user's configuration"""
     sessions: Sessions = ProcessSessions()
     """where workers run: processes of this host, or actors on the user's cluster"""
+    launches: Mapping[str, Launch] = field(default_factory=dict)
+    """launch prefix by arm, from the user's configuration"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def prepare(run: PlannedRun, campaign: Campaign, server: Server, attempt: Attemp
         layout,
         campaign,
         attempt=attempt.number,
-        evidence_class=server.runtime.evidence_class,
+        evidence_class=evidence_class(server.runtime.evidence_class, facts.before),
         certificate=settings.certificate,
         bodies_digest=encoded.digest,
     )
@@ -119,7 +120,7 @@ def _facts_before(run: PlannedRun, server: Server) -> Facts:
     before = _all_facts(run, server)
     return Facts(
         before=before,
-        pins=check_pins(run.pins, before),
+        pins=held_pins(run.pins, run.arm, before, OBSERVED),
         flags_checked=True if server.argv else None,  # check_arm raised already if the parser knew a flag not
         argv=server.argv,
     )

@@ -15,7 +15,7 @@ from harness.record.facts import ServerExit
 from harness.runtimes import get_runtime
 from harness.runtimes.asking import ask
 from harness.runtimes.contract import Runtime, Target
-from harness.runtimes.endpoint import authorisation
+from harness.runtimes.endpoint import EndpointRuntime, authorisation
 from harness.runtimes.launch import Launch, masked, wrap
 from harness.runtimes.ports import HOST, holder
 from harness.runtimes.process import ServerProcess, free_port
@@ -99,7 +99,7 @@ class Keeper:
             base_url = run.arm.base_url or ""
             if not runtime.ready(base_url):
                 raise _unreachable(run.arm.name, base_url)
-            return Server(key, runtime, runtime.target(run.arm, run.pins, base_url), None, None, ())
+            return Server(key, EndpointRuntime(run.arm.metrics), runtime.target(run.arm, run.pins, base_url), None, None, ())
         return self._launch(runtime, run, key)
 
     def _launch(self, runtime: Runtime, run: PlannedRun, key: tuple[str, int]) -> Server:

@@ -88,6 +88,9 @@ def _managed(path: Path, arm: Arm) -> Findings:
             f": {arm.runtime} is started by us, on an address of ours",
             "delete it, or set runtime: endpoint",
         )
+    if arm.metrics is not None:
+        what = f": {arm.runtime} is started by us, so its adapter knows its counters"
+        yield Finding("only_for_endpoint", (*path, "metrics"), what, "delete it")
     if arm.attest:
         what = f": {arm.runtime} is started by us, so its coordinates are observed, not vouched for"
         yield Finding("only_for_endpoint", (*path, "attest"), what, "delete it")

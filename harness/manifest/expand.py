@@ -220,6 +220,7 @@ def _arm(name: str, arm: Arm, names: tuple[str, ...]) -> spec.Arm:
         base_url=arm.url,
         declared=names,
         attested=dict(arm.attest),
+        metrics=arm.metrics,
         members=arm.members.given(),
     )
 

@@ -155,6 +155,8 @@ def _leave_out_unused(data: dict[str, Any]) -> None:
     for arm in data["arms"].values():
         if not arm["without-clients"]:
             del arm["without-clients"]
+        if arm["metrics"] is None:
+            del arm["metrics"]
         if not any(arm["members"].values()):
             del arm["members"]
     for pins in (data["pins"], *(arm["pins"] for arm in data["arms"].values())):

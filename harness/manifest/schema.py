@@ -138,6 +138,9 @@ class Arm(Section):
     without_clients: tuple[ClientName, ...] = Field(
         (), max_length=1000, description="Clients whose requests this arm is not sent: a control, shown beside its like and never ranked"
     )
+    metrics: Literal["vllm", "sglang", "reference"] | None = Field(
+        None, description="Only for endpoint: whose counters its /metrics page carries; left out, the page is not read"
+    )
     attest: dict[str, Scalar] = Field(
         {}, max_length=60, description="Only for endpoint: run coordinates you vouch for; printed on every result"
     )

@@ -19,6 +19,7 @@ class PinResult(Frozen):
     observed: Any = None
     result: Literal["matched", "mismatched", "unknown"]
     reason: str = ""
+    source: Literal["observed", "attested"] | None = Field(None, description="Who says what was found; null: nobody does")
 
 
 class ServerExit(Frozen):

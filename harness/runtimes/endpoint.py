@@ -7,7 +7,7 @@ import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from harness.errors import HostError, Problem, UsageError
 from harness.runtimes.asking import ask, ask_json, served_models, split_url
@@ -15,23 +15,33 @@ from harness.runtimes.contract import Command, MetricRule, Target
 from harness.runtimes.models import find_model, model_config
 from harness.runtimes.placement import member_facts
 from harness.runtimes.places import config_dir
+from harness.runtimes.reference import ReferenceRuntime, reference_facts
 from harness.runtimes.served import known
+from harness.runtimes.sglang import SglangRuntime
 from harness.runtimes.vllm import VllmRuntime
 from harness.system import Arm, EvidenceClass, Fact, Pins
 
 UNSEEN = "attached endpoint: it does not say, and its host cannot be seen from here"
+MAPS: Mapping[str, Sequence[MetricRule]] = {r.name: r.metrics for r in (VllmRuntime, SglangRuntime, ReferenceRuntime)}
+"""Counters by the runtime that an arm may name for those of its endpoint."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class EndpointRuntime:
-    """The adapter for ``base_url`` of an arm. Whatever it cannot learn stays unknown until the user attests it."""
+    """The adapter for ``base_url`` of an arm. Whatever it cannot learn stays unknown until the user attests it.
+
+    A reference server says of itself that it is one: all that it states is taken, and its class with it, so that an endpoint makes no
+    measured system of a simulated one.
+    """
 
     name = "endpoint"
     evidence_class: EvidenceClass = "measured"
     managed = False
-    metrics_path: str | None = "/metrics"
-    metrics: ClassVar[Sequence[MetricRule]] = VllmRuntime.metrics
-    """Rules that find nothing on the page give no rows."""
+
+    def __init__(self, engine: str | None = None) -> None:
+        """``engine``: whose counters its metrics page carries, as the arm's user says; None: nobody's, and the page is not read."""
+        self.metrics: Sequence[MetricRule] = MAPS[engine] if engine is not None else ()
+        self.metrics_path: str | None = "/metrics" if engine is not None else None
 
     def check(self, arm: Arm, pins: Pins) -> list[Problem]:
         """The URL, what cannot be set on somebody else's server, and keys that may not travel."""
@@ -92,11 +102,13 @@ class EndpointRuntime:
             "server.dtype", "server.quantization", "server.packages", "server.effective_config", "server.kv_capacity_tokens",
             "model.digest", "model.revision", "tokenizer.digest",
         )  # fmt: skip
+        info = ask_json(base_url, "/server_info", headers=headers)
         facts = {name: Fact(reason=UNSEEN, source="endpoint") for name in unseen} | member_facts(arm, pins, authorisation)
         return facts | {
             "model.id": known(served, "GET /v1/models", "no model is listed"),
             "server.max_model_len": known(listed.get(served or "", {}).get("max_model_len"), "GET /v1/models", "not stated"),
             "server.version": known(version.get("version") if isinstance(version, dict) else None, "GET /version", UNSEEN),
+            **reference_facts(info if isinstance(info, dict) else {}),
             "server.health": known(health.status if health else None, "GET /health", "no answer"),
         }
 

@@ -107,13 +107,11 @@ class ReferenceRuntime:
         page: Mapping[str, Any] = info if isinstance(info, dict) else {}
         version = ask_json(base_url, "/version")
         served = served_models(base_url)
-        facts = {name: _fact(page.get(key), "GET /server_info") for name, key in _FROM_INFO.items()}
+        facts = {name: _fact(page.get(key), SOURCE) for name, key in _FROM_INFO.items()}
         facts["server.version"] = _fact(version.get("version") if isinstance(version, dict) else None, "GET /version")
         facts["model.id"] = _fact(served[0]["id"] if served else None, "GET /v1/models")
         facts["server.max_model_len"] = _fact(served[0].get("max_model_len") if served else None, "GET /v1/models")
-        # One process, nothing split: a property of the engine, not something a page could say otherwise.
-        facts |= {f"server.{axis}_parallel": Fact(value=1, source="engine") for axis in ("tensor", "pipeline", "data", "expert")}
-        return facts
+        return facts | unsplit()
 
     def flush(self, base_url: str) -> bool | None:
         """POST /flush_cache, which the server takes while it is idle."""
@@ -133,6 +131,23 @@ _FROM_INFO = {
     "model.revision": "model_digest",
     "tokenizer.digest": "tokenizer_digest",
 }
+
+
+SOURCE = "GET /server_info"
+
+
+def unsplit() -> dict[str, Fact]:
+    """One process, nothing split: a property of the engine, not something a page could say otherwise."""
+    return {f"server.{axis}_parallel": Fact(value=1, source="engine") for axis in ("tensor", "pipeline", "data", "expert")}
+
+
+def reference_facts(info: Mapping[str, Any]) -> dict[str, Fact]:
+    """What a reference server says of itself to somebody who attaches to it; {} when ``info`` is another engine's page."""
+    if info.get("engine") != "reference":
+        return {}
+    facts = {name: _fact(info.get(key), SOURCE) for name, key in _FROM_INFO.items()}
+    own = {"server.engine": "reference", "server.evidence_class": "synthetic"}
+    return facts | unsplit() | {name: Fact(value=value, source=SOURCE) for name, value in own.items()}
 
 
 @functools.cache  # the parser is that of this installation, and every arm of a campaign is held against it

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from harness.campaign.attached import evidence_class
 from harness.campaign.coordinates import OBSERVED, build_coordinates
-from harness.record.coordinates import RUN_COORDINATES, Known, NotApplicable, Unknown
+from harness.record.coordinates import RUN_COORDINATES, Coordinate, Known, NotApplicable, Unknown
 from harness.record.facts import Fact
 from harness.record.spec import Arm, LoadPoint, TraceRef
 from tests.builders import make_facts, make_spec, make_workload
@@ -72,3 +73,34 @@ def test_attestation_fills_only_what_could_not_be_observed() -> None:
     assert found["hardware.gpu"] == Known(value="H200", source="attested")
     assert found["model.dtype"] == Known(value="bfloat16", source="observed")
     assert "nonsense" not in found
+
+
+ENDPOINT = Arm(name="a", runtime="endpoint", attested={"runtime.args": "--max-num-seqs 8", "hardware.gpu": "none", "model.digest": "ab"})
+
+
+def attached(arm: Arm = ENDPOINT, **facts: Fact) -> dict[str, Coordinate]:
+    before = {name.replace("__", "."): fact for name, fact in facts.items()}
+    return build_coordinates(make_spec(arm=arm), make_facts(before=before)).coordinates
+
+
+def test_nothing_is_declared_of_a_server_that_somebody_else_started() -> None:
+    found = attached()
+    for name in ("runtime.name", "runtime.env", "parallelism.tensor", "parallelism.expert", "parallelism.replicas"):
+        assert isinstance(found[name], Unknown), name
+    assert found["runtime.args"] == Known(value="--max-num-seqs 8", source="attested")
+    assert isinstance(found["hardware.driver"], NotApplicable)
+    assert isinstance(found["model.revision"], NotApplicable)
+
+
+def test_what_such_a_server_says_of_itself_is_observed_whatever_is_attested() -> None:
+    arm = ENDPOINT.model_copy(update={"attested": {"runtime.name": "vllm", "parallelism.tensor": 2}})
+    found = attached(arm, server__engine=Fact(value="reference"), server__tensor_parallel=Fact(value=1))
+    assert found["runtime.name"] == Known(value="reference", source="observed")
+    assert found["parallelism.tensor"] == Known(value=1, source="observed")
+
+
+@pytest.mark.parametrize(("said", "sealed"), [("synthetic", "synthetic"), ("measured", "measured"), (None, "measured")])
+def test_a_simulated_server_makes_no_measured_run_of_an_endpoint(said: str | None, sealed: str) -> None:
+    facts = {} if said is None else {"server.evidence_class": Fact(value=said)}
+    assert evidence_class("measured", facts) == sealed
+    assert evidence_class("synthetic", {"server.evidence_class": Fact(value="measured")}) == "synthetic"

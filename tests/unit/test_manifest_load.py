@@ -236,6 +236,9 @@ ARM = "{runtime: vllm, version: 0.32.0, args: {max-num-batched-tokens: 8192}}"
     ("arm", "codes"),
     [
         (ENDPOINT, []),
+        ("{runtime: endpoint, url: http://h, metrics: vllm}", []),
+        ("{runtime: endpoint, url: http://h, metrics: triton}", ["bad_choice"]),
+        ("{runtime: reference, metrics: reference}", ["only_for_endpoint"]),
         ("{runtime: endpoint}", ["missing_key"]),
         ("{runtime: endpoint, url: http://h, args: {a: 1}}", ["not_for_endpoint"]),
         ("{runtime: endpoint, url: http://h, env: {A: b}}", ["not_for_endpoint"]),

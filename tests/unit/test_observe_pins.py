@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.observe.pins import check_pins, equal, prefix, substring
+from harness.observe.pins import check_attested, check_pins, equal, prefix, substring
 from harness.record.facts import Fact
 from harness.record.spec import HardwarePin, ModelPin, ParallelismPin, Pins
 
@@ -92,3 +92,48 @@ def test_rules_agree_with_plain_equality(want: str, rest: str) -> None:
     assert equal(want, want)
     assert prefix(want, want)
     assert substring(want, rest + want)
+
+
+UNSEEN = {name: Fact(reason="attached") for name in FACTS} | {"model.id": Fact(value="m")}
+ENDPOINT = Pins(model=model(revision="abcdef0"), hardware=HardwarePin(gpu="none", count=0))
+
+
+def attested(said: dict[str, Any], facts: dict[str, Fact] = UNSEEN) -> dict[str, tuple[str, str | None]]:
+    return {p.pin: (p.result, p.source) for p in check_pins(ENDPOINT, facts, said)}
+
+
+def test_what_is_attested_as_pinned_matches_where_nothing_was_seen() -> None:
+    said = {"model.revision": "abcdef0123", "model.dtype": "BFloat16", "model.quantization": "none", "hardware.gpu_count": 0}
+    assert attested(said | {"parallelism.tensor": 1}) == {
+        "model.id": ("matched", "observed"),
+        "model.revision": ("matched", "attested"),
+        "model.dtype": ("matched", "attested"),
+        "model.quantization": ("matched", "attested"),
+        "hardware.gpu": ("unknown", None),
+        "hardware.count": ("matched", "attested"),
+        "parallelism.tensor": ("matched", "attested"),
+    }
+    assert attested(said | {"model.dtype": "float32"})["model.dtype"] == ("mismatched", "attested")
+
+
+@given(st.sampled_from(["bfloat16", "float32", "float16"]), st.sampled_from(["bfloat16", "float32"]))
+def test_an_attestation_that_contradicts_what_was_seen_never_matches(said: str, seen: str) -> None:
+    (found,) = [
+        p
+        for p in check_pins(Pins(model=model()), FACTS | {"server.dtype": Fact(value=seen)}, {"model.dtype": said})
+        if p.pin == "model.dtype"
+    ]
+    assert (found.result == "matched") == (said == seen == "bfloat16")
+    assert (found.observed, found.source) == (seen, "observed")
+    assert ("is attested" in found.reason) == (said != seen)
+
+
+def test_what_nobody_pinned_is_held_too_where_it_was_seen() -> None:
+    names = {"runtime.version": "server.version", "model.dtype": "server.dtype", "runtime.packages": "server.packages"}
+    facts = {"server.version": Fact(value="0.32.0"), "server.dtype": Fact(value="bfloat16"), "server.packages": Fact(reason="?")}
+    said = {"runtime.version": "0.31.0", "model.dtype": "float32", "runtime.packages": "x", "max_model_len": 8}
+    pins = check_pins(Pins(model=model()), facts, said)
+    (found,) = check_attested(said, facts, names, pins)  # the dtype is a pin, packages nobody saw
+    assert (found.pin, found.result, found.expected, found.observed) == ("runtime.version", "mismatched", "0.31.0", "0.32.0")
+    (same,) = check_attested({"runtime.version": "0.32.0"}, facts, names, pins)
+    assert (same.result, same.source) == ("matched", "observed")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from harness.errors import HostError, UsageError
 from harness.record.spec import Arm, ModelPin, Pins
-from harness.runtimes import asking
+from harness.runtimes import asking, get_runtime
 from harness.runtimes.endpoint import EndpointRuntime, authorisation
 from harness.runtimes.vllm import VllmRuntime
 
@@ -223,3 +223,23 @@ def test_any_text_is_a_url_or_a_usage_error(text: str) -> None:
         return
     assert host
     assert 0 < port < 65536
+
+
+def test_counters_are_read_only_where_the_user_says_whose_they_are() -> None:
+    assert (EndpointRuntime().metrics, EndpointRuntime().metrics_path) == ((), None)
+    for engine in ("vllm", "sglang", "reference"):
+        assert EndpointRuntime(engine).metrics_path == "/metrics"
+        assert EndpointRuntime(engine).metrics == get_runtime(engine).metrics
+
+
+def test_a_reference_server_is_known_for_one_and_no_other_engine_s_page_is_taken_for_it(site: Site) -> None:
+    info = {"engine": "reference", "dtype": "float32", "quantization": "none", "model_digest": "d"}
+    site.pages["/server_info"] = (200, json.dumps(info).encode())
+    facts = EndpointRuntime().facts(arm(), PINS, url(site), None)
+    assert {name: facts[f"server.{name}"].value for name in ("engine", "evidence_class", "dtype", "tensor_parallel")} == {
+        "engine": "reference", "evidence_class": "synthetic", "dtype": "float32", "tensor_parallel": 1,
+    }  # fmt: skip
+    site.pages["/server_info"] = (200, json.dumps({**info, "engine": "other"}).encode())
+    facts = EndpointRuntime().facts(arm(), PINS, url(site), None)
+    assert facts["server.dtype"].value is None
+    assert "server.evidence_class" not in facts
