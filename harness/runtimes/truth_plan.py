@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 import orjson
 
+from harness.clock import NS_PER_MS
+
 MAX_TOKENS = 100_000
+MAX_GAP_MS = 3_600_000
 LONG_BYTES = 64 * 1024
 """Parsing 64 KiB of JSON takes about half a millisecond, which is as late as a token may be made by one request."""
 
@@ -19,12 +22,14 @@ _IDS = b'"prompt":['
 
 
 class Asked(NamedTuple):
-    """One request: how many tokens it wants, how long its prompt is, what it is called in the log, whether it wants usage."""
+    """One request: how many tokens it wants, how long its prompt is, what it is called in the log, whether it wants usage, and the time
+    between its tokens (None: the server's), which it may set itself so that one server can hold streams of many speeds."""
 
     tokens: int
     prompt: int
     name: str
     usage: bool
+    gap_ns: int | None = None
 
 
 def read_ask(body: bytes) -> Asked:
@@ -36,11 +41,14 @@ def read_ask(body: bytes) -> Asked:
         prompt = len(fields["prompt"]) if ids is None else ids
         name = str(fields.get("user") or fields.get("request_id") or _first_word(fields["prompt"]))
         usage = bool((fields.get("stream_options") or {}).get("include_usage"))
+        gap_ms = fields.get("gap_ms")
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("not a completions request") from error
     if type(tokens) is not int or not 1 <= tokens <= MAX_TOKENS:
         raise ValueError("max_tokens")
-    return Asked(tokens, prompt, name, usage)
+    if gap_ms is not None and (type(gap_ms) is not int or not 1 <= gap_ms <= MAX_GAP_MS):
+        raise ValueError("gap_ms")
+    return Asked(tokens, prompt, name, usage, None if gap_ms is None else gap_ms * NS_PER_MS)
 
 
 def _first_word(prompt: object) -> str:

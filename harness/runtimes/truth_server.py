@@ -78,16 +78,18 @@ class Log:
 
 
 class Stream:
-    """One answer in progress. ``plan_ns``: when its next write is planned, before any jitter; ``left``: tokens not yet written."""
+    """One answer in progress. ``plan_ns``: when its next write is planned, before any jitter; ``step_ns``: between writes; ``left``:
+    tokens not yet written."""
 
-    __slots__ = ("client", "end", "left", "ordinal", "plan_ns")
+    __slots__ = ("client", "end", "left", "ordinal", "plan_ns", "step_ns")
 
-    def __init__(self, client: Client, ordinal: int, tokens: int, end: bytes, plan_ns: int) -> None:
+    def __init__(self, client: Client, ordinal: int, tokens: int, end: bytes, plan_ns: int, step_ns: int) -> None:
         self.client = client
         self.ordinal = ordinal
         self.left = tokens
         self.end = end
         self.plan_ns = plan_ns
+        self.step_ns = step_ns
 
 
 class Client:
@@ -184,7 +186,8 @@ class Server:
         prompt, tokens = asked.prompt, asked.tokens
         usage = _chunk(_USAGE % (prompt, prompt + tokens, tokens)) if asked.usage else b""
         plan_ns = received + self._timing.ttft_ns
-        stream = Stream(client, self.log.open(asked.name, received), tokens, _LAST + usage + _END, plan_ns)
+        step_ns = self._timing.per_write * (self._timing.gap_ns if asked.gap_ns is None else asked.gap_ns)
+        stream = Stream(client, self.log.open(asked.name, received), tokens, _LAST + usage + _END, plan_ns, step_ns)
         self._send(client, _HEAD)
         due_ns = self._delayed(plan_ns)
         first = not self._due or due_ns < self._due[0][0]
@@ -200,7 +203,7 @@ class Server:
         due = self._due
         if not due or due[0][0] > monotonic_ns():
             return
-        per_write, step_ns = self._timing.per_write, self._timing.gap_ns * self._timing.per_write
+        per_write = self._timing.per_write
         while due and due[0][0] <= monotonic_ns():
             scheduled, ordinal, stream = due[0]
             if not self._has(stream.client):  # gone: the rest of its answer is never written
@@ -209,7 +212,7 @@ class Server:
             tokens = min(per_write, stream.left)
             stream.left -= tokens
             if stream.left:
-                stream.plan_ns += step_ns
+                stream.plan_ns += stream.step_ns
                 heapq.heapreplace(due, (self._delayed(stream.plan_ns), ordinal, stream))
                 data = self._several
             else:
