@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
 from analysis.gates.registry import Finding, RunContext, attempt, combine, gate, judge, number, passed
 from analysis.gates.tables import SECOND, by_label, nearest_rank, shares
 from analysis.model import Claim
@@ -9,6 +13,7 @@ from analysis.samples import AbsentError, need
 from analysis.slos import tightest
 from analysis.virtual import WORDS, in_virtual_time
 from harness.record.coordinates import Known
+from harness.record.facts import Fact
 
 TIMED = (Claim.LATENCY, Claim.GOODPUT, Claim.CAPACITY)
 
@@ -53,7 +58,7 @@ def client_slip(context: RunContext) -> Finding:
         worst = int(abs(slip).max())
         return judge(worst == 0, f"{WORDS} slip of all {len(slip)} requests at most {worst} ns", slip_max=number(worst, 0, "ns"))
     limit = tightest(context.record.spec, "ttft_ns", "e2e_ns")
-    p99_limit = max(FLOOR_NS, SLIP_SHARE * limit) if limit is not None else FLOOR_NS
+    p99_limit = _slip_limit(context)
     max_limit = SLIP_MAX_SHARE * limit if limit is not None else 10 * FLOOR_NS
     p99, most = nearest_rank(slip, 0.99), float(slip.max())
     return judge(
@@ -62,6 +67,12 @@ def client_slip(context: RunContext) -> Finding:
         slip_p99=number(p99 / MS, p99_limit / MS, "ms"),
         slip_max=number(most / MS, max_limit / MS, "ms"),
     )
+
+
+def _slip_limit(context: RunContext) -> float:
+    """How late a send may be, ns: what p99 of slip is held to."""
+    limit = tightest(context.record.spec, "ttft_ns", "e2e_ns")
+    return FLOOR_NS if limit is None else max(FLOOR_NS, SLIP_SHARE * limit)
 
 
 @gate(
@@ -103,6 +114,52 @@ def client_headroom(context: RunContext) -> Finding:
     return combine(attempt(part, context) for part in (_certified, _own_cpu, _run_queue))
 
 
+@gate(
+    "clock_sync",
+    protects=(*TIMED, Claim.FAIRNESS),
+    threshold="Each worker's clock stood, before and after the load, within max(1 ms, 1% of the tightest TTFT/E2E limit) of the epoch it "
+    "was told: |offset - what the epoch was shifted by| + half of the quickest round trip, which bounds the error however the delay was "
+    "shared. An arrival is off by that against other workers, the server's times and the cohort's edges, as it is by slip, so the "
+    "limit is slip's; what is counted from one request's own stamps is not touched. Workers of one host share its clock.",
+    remedy="Use hosts that are nearer or whose clocks are disciplined (PTP), shorten the run, or put all workers on one host.",
+)
+def clock_sync(context: RunContext) -> Finding:
+    """Clocks of a fleet's hosts stood together from the first arrival to the last end."""
+    if in_virtual_time(context.record):
+        return passed(f"{WORDS} there is one clock")
+    clocks = context.clocks
+    need(bool((clocks.in_cohort & (clocks.send_ns >= 0)).any()), "no request of the cohort was sent")
+    if context.record.spec.fleet == "processes":
+        return passed("all workers ran on one host and read its clock")
+    facts = context.record.facts
+    workers = sorted(name.split(".")[1] for name in facts.before if name.startswith("fleet.") and name.endswith(".clock"))
+    need(bool(workers), "the clocks of the fleet's hosts were not compared")
+    return combine(attempt(partial(_clock_of, worker=worker), context) for worker in workers)
+
+
+def _clock_of(context: RunContext, *, worker: str) -> Finding:
+    facts, limit = context.record.facts, _slip_limit(context)
+    shift = _fleet(facts.before, worker, "shift_ns")
+    offsets = [(_fleet(when, worker, "offset_ns"), _fleet(when, worker, "uncertainty_ns")) for when in (facts.before, facts.after)]
+    if _fleet(facts.before, worker, "clock") == "shared":
+        apart = [abs(offset) - uncertainty for offset, uncertainty in offsets]
+        return judge(
+            max(apart) <= 0,
+            f"{worker} shares its clock with the driver, and what was measured {'agrees' if max(apart) <= 0 else 'contradicts it'}",
+            **{f"clock_{worker}": number(max(0.0, max(apart)) / MS, 0, "ms")},
+        )
+    worst = max(abs(offset - shift) + uncertainty for offset, uncertainty in offsets)
+    words = f"clock of {worker} within {worst / MS:.4g} ms of the epoch it was told (limit {limit / MS:g} ms)"
+    return judge(worst <= limit, words, **{f"clock_{worker}": number(worst / MS, limit / MS, "ms")})
+
+
+def _fleet(facts: Mapping[str, Fact], worker: str, name: str) -> Any:
+    fact = facts.get(f"fleet.{worker}.{name}")
+    if fact is None or fact.value is None:
+        raise AbsentError(f"fleet.{worker}.{name} is not known" + (f": {fact.reason}" if fact is not None and fact.reason else ""))
+    return fact.value
+
+
 def _certified(context: RunContext) -> Finding:
     spec = context.record.spec
     paper = spec.certificate
@@ -114,7 +171,7 @@ def _certified(context: RunContext) -> Finding:
         judge(
             paper.protocol == spec.measurement_protocol, f"certificate protocol {paper.protocol}, run protocol {spec.measurement_protocol}"
         ),
-        attempt(lambda _: _same_host(paper.host, host), None),
+        attempt(lambda _: (_same_hosts if spec.fleet == "ray" else _same_host)(paper.host, host), None),
         _above("rate_ceiling", paper.rate_ceiling, rate, "requests/s"),
         _above("event_ceiling", paper.event_ceiling, events, "events/s"),
     ]
@@ -125,6 +182,17 @@ def _same_host(certified: str, host: object) -> Finding:
     if not isinstance(host, Known):
         raise AbsentError("the client's host and boot are unknown")
     return judge(certified == host.value, f"certificate was made on {certified}, the client ran on {host.value}")
+
+
+def _same_hosts(certified: str, hosts: object) -> Finding:
+    """Every host of a fleet that carried load needs a certificate; only the driver's is looked up, so all others stay unknown."""
+    if not isinstance(hosts, Known):
+        raise AbsentError("the hosts of the fleet are unknown")
+    carried = hosts.value if isinstance(hosts.value, list) else [hosts.value]
+    without = [host for host in carried if host != certified]
+    if without:
+        raise AbsentError(f"no certificate is cited for {len(without)} of {len(carried)} hosts that carried load ({', '.join(without)})")
+    return passed(f"the certificate was made on {certified}, which carried all load")
 
 
 def _above(name: str, ceiling: float, realised: float, unit: str) -> Finding:

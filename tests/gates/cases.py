@@ -32,6 +32,7 @@ from tests.builders import (
     make_spec,
     make_workload,
 )
+from tests.gates.fleets import of_fleet
 
 Factory = Callable[[], Any]
 
@@ -290,7 +291,14 @@ OPEN_PIN = (PinResult(pin="hardware.driver", expected="580", result="unknown", r
 REFUSED_400 = NO_EVENTS | {"end_kind": "http_error", "http_status": 400, "error": "prompt too long"}
 SMALL_CEILING = make_spec().certificate.model_copy(update={"rate_ceiling": 15.0})  # type: ignore[union-attr]
 
+
+def fleet(hosts: Any = "m:b", **facts: Any) -> Callable[[], RunRecord]:
+    """A run whose two workers sat on a Ray cluster."""
+    return lambda: healthy(**of_fleet(hosts, **facts))
+
+
 FIXTURES: dict[str, Case] = {
+    "clock_sync": Case(fleet(), fleet(drift_ns=5 * MS), fleet(lost=True)),
     "pins_match": Case(healthy, facts_(pins=MISMATCH), facts_(pins=OPEN_PIN)),
     "flags_known": Case(healthy, facts_(flags_unknown=("--nope",)), facts_(flags_checked=None)),
     "partition_closes": Case(healthy, lost_row, empty),
@@ -506,6 +514,16 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("client_headroom", "host unknown", "UNKNOWN", lambda: healthy(coordinates=make_coordinates(client_host=Unknown(reason="x")))),
     ("client_headroom", "other protocol", "FAIL", spec_(certificate=_CERTIFICATE.model_copy(update={"protocol": 2}))),
     ("client_headroom", "too many events", "FAIL", spec_(certificate=_CERTIFICATE.model_copy(update={"event_ceiling": 60.0}))),
+    ("clock_sync", "the allowance used up by drift and round trip", "PASS", fleet(drift_ns=-4 * MS, uncertainty_ns=MS)),
+    ("clock_sync", "a round trip that bounds nothing", "FAIL", fleet(uncertainty_ns=6 * MS)),
+    ("clock_sync", "one host, one clock", "PASS", fleet(shared=True, offset_ns=MS // 4)),
+    ("clock_sync", "one host, and two clocks all the same", "FAIL", fleet(shared=True, offset_ns=MS)),
+    ("clock_sync", "one host, and long round trips", "PASS", fleet(shared=True, offset_ns=0, uncertainty_ns=20 * MS)),
+    ("clock_sync", "never compared", "UNKNOWN", lambda: healthy(spec=make_spec(workers=2, fleet="ray"))),
+    ("clock_sync", "processes of one host", "PASS", healthy),
+    ("client_headroom", "a fleet on the certified host", "PASS", fleet()),
+    ("client_headroom", "a fleet on two hosts, one certified", "UNKNOWN", fleet(["m:b", "n:b"])),
+    ("client_headroom", "a fleet on another host", "UNKNOWN", fleet("n:b")),
     ("client_headroom", "client busy", "FAIL", host_(cpu_s_total=0.6)),
     ("client_headroom", "client waits for a core", "FAIL", host_(run_delay_s_total=0.06)),
     ("client_headroom", "two observers of one process", "PASS", two_observers(0.1)),

@@ -31,8 +31,8 @@ DESIGN_8 = (
     "counts_agree prefix_realised client_slip receive_lag client_headroom steady_state backlog window_length replicates cache_state "
     "starvation environment_stable"
 )
-BESIDE = {"contention"}
-"""Beside DESIGN's list: what `starvation` presumes, that somebody competed."""
+BESIDE = {"contention", "clock_sync"}
+"""Beside DESIGN's list: what `starvation` presumes, that somebody competed; and what `client_slip` presumes of several hosts, one clock."""
 PAIRWISE = {"output_length_agree"}
 """Gates of two cells, beside DESIGN's list: what `output_length` cannot see in one arm."""
 

@@ -18,7 +18,7 @@ from harness.manifest.slices import consecutive, equal_parts, needed_ns
 from harness.manifest.workload import TimeCompressStep, WindowStep
 from harness.record.coordinates import RUN_COORDINATES
 from harness.record.spec import RunSpec
-from tests.unit.test_manifest_load import ENDPOINT, GOOD, changed
+from tests.unit.test_manifest_load import GOOD, changed
 from workloads.plan import PoissonArrivals, ScaleLengths, TimeCompress, TraceArrivals, WindowTransform
 from workloads.seeds import derive
 

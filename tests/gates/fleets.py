@@ -1,0 +1,36 @@
+"""Facts of runs whose workers sat on the hosts of a Ray cluster, for the gates of the client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.record.coordinates import Known
+from harness.record.facts import Fact, Facts
+from tests.builders import MS, make_coordinates, make_facts, make_spec
+
+
+def fleet_facts(
+    *, offset_ns: int = 10**12, drift_ns: int = 0, uncertainty_ns: int = MS // 2, shared: bool = False, lost: bool = False
+) -> Facts:
+    """Worker w0 shares the driver's clock; w1 stood ``offset_ns`` away and ``drift_ns`` farther after the load."""
+    before: dict[str, Any] = {"clock": "shared" if shared else "own", "shift_ns": 0 if shared else offset_ns, "offset_ns": offset_ns}
+    after: dict[str, Any] = {"offset_ns": offset_ns + drift_ns}
+    base = make_facts()
+    found = []
+    for when, values in ((base.before, before), (base.after, after)):
+        near = {"clock": "shared", "shift_ns": 0, "offset_ns": 1000} if values is before else {"offset_ns": -1000}
+        facts = {f"fleet.w0.{name}": Fact(value=value) for name, value in (near | {"uncertainty_ns": 300_000}).items()}
+        facts |= {f"fleet.w1.{name}": Fact(value=value) for name, value in (values | {"uncertainty_ns": uncertainty_ns}).items()}
+        found.append({**when, **facts})
+    if lost:
+        found[1] |= {name: Fact(reason="its clock was not compared again: gone") for name in found[1] if name.startswith("fleet.w1.")}
+    return base.model_copy(update={"before": found[0], "after": found[1]})
+
+
+def of_fleet(hosts: Any = "m:b", **facts: Any) -> dict[str, Any]:
+    """Parts of a record: its spec, its facts and the client's hosts."""
+    return {
+        "spec": make_spec(workers=2, fleet="ray"),
+        "facts": fleet_facts(**facts),
+        "coordinates": make_coordinates(client_host=Known(value=hosts)),
+    }
