@@ -17,6 +17,7 @@ from harness.campaign.replicate import Settings
 from harness.campaign.runner import Done, preflight, run_campaign
 from harness.campaign.status import campaign_status
 from harness.campaign.virtual import VirtualSettings, simulate_campaign
+from harness.cli.fleets import Where, fleet_options
 from harness.cli.output import OK, answers, console, emit_json, json_option, printable
 from harness.cli.places import results_option, search_path, traces_option
 from harness.cli.searches import campaign_states, search_lines, search_plan, state_lines
@@ -114,15 +115,16 @@ launch_option = click.option(
 @results_option
 @traces_option
 @launch_option
+@fleet_options
 @json_option
 @answers
-def run(manifest: Path, results: Path, traces: tuple[Path, ...], launch: tuple[str, ...], as_json: bool) -> int:
+def run(manifest: Path, results: Path, traces: tuple[Path, ...], launch: tuple[str, ...], where: Where, as_json: bool) -> int:
     """Run a campaign; on an existing one, run what is missing.
 
     Example: trigpoint run manifests/quickstart.yaml --results results
     """
     campaign = expand(load_manifest(manifest, known_gates=KNOWN_GATES))
-    return _run(campaign, results, search_path(manifest, traces), launch, as_json=as_json)
+    return _run(campaign, results, search_path(manifest, traces), launch, where, as_json=as_json)
 
 
 @click.command()
@@ -146,9 +148,10 @@ def simulate(manifest: Path, results: Path, traces: tuple[Path, ...], as_json: b
 @click.argument("campaign_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @traces_option
 @launch_option
+@fleet_options
 @json_option
 @answers
-def resume(campaign_dir: Path, traces: tuple[Path, ...], launch: tuple[str, ...], as_json: bool) -> int:
+def resume(campaign_dir: Path, traces: tuple[Path, ...], launch: tuple[str, ...], where: Where, as_json: bool) -> int:
     """Go on with a campaign from the manifest kept in its folder, in the time it was begun in: real or virtual.
 
     Example: trigpoint resume results/quickstart --traces manifests/traces
@@ -158,12 +161,12 @@ def resume(campaign_dir: Path, traces: tuple[Path, ...], launch: tuple[str, ...]
     search = search_path(None, traces)
     if header.clock == "virtual":
         return _simulate(campaign, campaign_dir.parent, search, as_json=as_json)
-    return _run(campaign, campaign_dir.parent, search, launch, as_json=as_json)
+    return _run(campaign, campaign_dir.parent, search, launch, where, as_json=as_json)
 
 
-def _run(campaign: Campaign, results: Path, search: tuple[Path, ...], launch: tuple[str, ...], *, as_json: bool) -> int:
+def _run(campaign: Campaign, results: Path, search: tuple[Path, ...], launch: tuple[str, ...], where: Where, *, as_json: bool) -> int:
     launches = choose(launch, campaign)
-    with _Live(campaign.most_runs, quiet=as_json) as live:
+    with where.opened(campaign) as sessions, _Live(campaign.most_runs, quiet=as_json) as live:
         settings = Settings(
             results=results,
             search_path=search,
@@ -173,6 +176,7 @@ def _run(campaign: Campaign, results: Path, search: tuple[Path, ...], launch: tu
             say=live.say,
             headers=authorisation,
             launches=launches,
+            sessions=sessions,
         )
         if settings.certificate is None:
             live.say("no calibration certificate for this host and boot: client_headroom will be UNKNOWN; run `trigpoint calibrate`")
