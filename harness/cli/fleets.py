@@ -24,7 +24,7 @@ class Where(NamedTuple):
         return opened_sessions(campaign, self.mode, self.address)
 
 
-def fleet_options(command: Callable[..., int]) -> Callable[..., int]:
+def fleet_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add --fleet and --ray-address to a command, which gets both as ``where``."""
 
     @click.option(
@@ -39,7 +39,7 @@ def fleet_options(command: Callable[..., int]) -> Callable[..., int]:
         help="The Ray cluster that this host has joined, or auto. Default: RAY_ADDRESS, else a cluster of this host alone.",
     )
     @functools.wraps(command)
-    def _with_where(*args: Any, fleet: Mode | None, ray_address: str | None, **rest: Any) -> int:
-        return command(*args, where=Where(fleet, ray_address), **rest)
+    def _with_where(*args: Any, fleet: Mode | None, ray_address: str | None, **rest: Any) -> None:
+        command(*args, where=Where(fleet, ray_address), **rest)
 
     return _with_where
