@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,14 +26,28 @@ CLOCK = MonotonicClock()
 Row = dict[str, Any]
 
 
+class Served(NamedTuple):
+    """A server of ours in a process of its own."""
+
+    port: int
+    pid: int
+
+
 @contextlib.contextmanager
 def hostile(*arguments: str) -> Iterator[int]:
     """Start the server; gives its port."""
+    with serve(*arguments) as server:
+        yield server.port
+
+
+@contextlib.contextmanager
+def serve(*arguments: str) -> Iterator[Served]:
+    """Start the server; gives its port and process."""
     command = [sys.executable, str(Path(__file__).with_name("hostile.py")), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
-            yield int(server.stdout.readline())
+            yield Served(int(server.stdout.readline()), server.pid)
         finally:
             server.kill()
 

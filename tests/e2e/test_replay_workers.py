@@ -36,7 +36,7 @@ def port() -> Iterator[int]:
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_the_server_gets_the_same_bytes_from_any_number_of_workers(tmp_path: Path, workers: int) -> None:
     log = tmp_path / "bodies"
-    with hostile(str(log)) as port:
+    with hostile("--bodies", str(log)) as port:
         made = plan(tmp_path / "segments", port, PROMPTS, every_ms=5, workers=workers, **waiting(AFTER, think_ms=3))
         got, summary = replay(made)
     assert (summary.fault, summary.offered, summary.recorded) == (None, 50, 50)
