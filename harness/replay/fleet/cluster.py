@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -69,6 +71,7 @@ class Cluster:
 
     def __enter__(self) -> Self:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # reports go to a host of Ray's makers otherwise
+        logging.getLogger("ray").setLevel(logging.ERROR)  # nothing may print on the way of a measurement
         ray = _import_ray()
         try:
             self._connect(ray)
@@ -88,6 +91,8 @@ class Cluster:
             own: dict[str, Any] = {"address": self._address}
         else:
             self._temporary = tempfile.mkdtemp(prefix="trigpoint-ray-")  # short: sockets below it may have 107 bytes of path
+            if "RAY_AUTH_TOKEN_PATH" not in os.environ:
+                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray would leave one in the user's home
             own = {
                 "address": "local",
                 "num_cpus": max(self._workers, os.cpu_count() or 1),
@@ -98,7 +103,7 @@ class Cluster:
                 "_system_config": {"worker_niceness": 0},
             }
         try:
-            ray.init(log_to_driver=False, logging_level="error", configure_logging=False, **own)
+            ray.init(log_to_driver=False, configure_logging=False, **own)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise _unreachable(self._address or "a cluster of our own", f"{type(error).__name__}: {error!s:.300}") from error
 

@@ -32,7 +32,7 @@ class FleetHost:
     def __init__(self, beside: Beside) -> None:
         self._beside = beside
         self._nice = _back_to_normal()
-        self._folder = Path(tempfile.mkdtemp(prefix="trigpoint-fleet-"))
+        self._folder: Path | None = None
         self._bodies: list[bytes] = []
         self._session: ReplaySession | None = None
         self._stop_beside: Callable[[], None] = _nothing_to_stop
@@ -51,37 +51,39 @@ class FleetHost:
 
     def start(self, share: Share) -> tuple[Problem, ...]:
         """Start worker and spooler of ``share``, whose plan comes without bodies, and wait until connections stand."""
-        plan = dataclasses.replace(share.plan, bodies=self._bodies, segments=self._folder)
+        self._folder = folder = Path(tempfile.mkdtemp(prefix="trigpoint-fleet-"))
+        plan = dataclasses.replace(share.plan, bodies=self._bodies, segments=folder)
         session = ReplaySession(plan, MonotonicClock(), [dataclasses.replace(share, plan=plan)])
         try:
             with _no_main():
                 session.start()
         except HostError as error:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             return error.problems
         self._session = session
         return ()
 
     def go(self, epoch_ns: int) -> tuple[Problem, ...]:
         """Set the epoch, on this host's clock, and begin what goes on beside."""
-        session = self._session
-        if session is None:
+        session, folder = self._session, self._folder
+        if session is None or folder is None:
             raise ValueError("it is started first")
         try:
             session.go(epoch_ns)
         except HostError as error:
             return error.problems
-        self._stop_beside = self._beside.begin(session.roles(), epoch_ns, self._folder)
+        self._stop_beside = self._beside.begin(session.roles(), epoch_ns, folder)
         return ()
 
     def look(self, have: Mapping[str, int]) -> Look:
         """Say how it goes and hand over what was written since; ``have``: bytes that arrived before, by file."""
-        session = self._session
-        over = session is None or session.finished(0)
+        session, folder = self._session, self._folder
+        if session is None or folder is None:
+            return Look(True, NOTHING, (), False)
+        over = session.finished(0)
         if over:
             self._end_beside()  # first, so that its last bytes are among those handed over
-        pieces, more = read_pieces(self._folder, have)
-        return Look(over, NOTHING if session is None else session.progress(), pieces, more)
+        return Look(over, session.progress(), *read_pieces(folder, have))
 
     def abort(self, why: str) -> None:
         """Stop the load and keep what was recorded."""
@@ -90,7 +92,8 @@ class FleetHost:
 
     def close(self) -> ReplaySummary | None:
         """Remove the local files and say what the session said of itself; None when it never stood."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
         return None if self._session is None else self._session.summary()
 
     def _end_beside(self) -> None:
