@@ -13,16 +13,15 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import baseline
+from harness.calibrate import calibrate
 from harness.calibrate.certificate import RateRow, Thresholds
-from harness.calibrate.drive import TOKENS, Ladder, calibrate, request_body, stage_arrivals
+from harness.calibrate.ladder import TOKENS, load_of, of_rates
 from harness.calibrate.measure import Exchange, rate_row
+from harness.calibrate.rig import GAP_MS, TTFT_MS, start_truth
 from harness.clock import MonotonicClock
-from harness.runtimes.ports import HOST, free_port
-from harness.runtimes.process import ServerProcess
-from harness.runtimes.truth import LOG_NAME, TruthRuntime
+from harness.runtimes.ports import HOST
+from harness.runtimes.truth import LOG_NAME
 from harness.runtimes.truth_log import read_log
-from harness.runtimes.truth_server import MODEL
-from harness.system import Arm, ModelPin, Pins
 from harness.wire import PROTOCOLS
 
 SECONDS = 6.0
@@ -31,24 +30,20 @@ SECONDS = 6.0
 def engine(rate: float) -> RateRow:
     """Measure the load engine at one rate; the attempt that counts is the first."""
     with tempfile.TemporaryDirectory() as cache:
-        made = calibrate(cache=Path(cache), host="bench", quick=True, clock=MonotonicClock(), ladder=Ladder((rate,), SECONDS))
+        made = calibrate(cache=Path(cache), host="bench", quick=True, clock=MonotonicClock(), ladder=of_rates((rate,), SECONDS))
     return made.rates[0]
 
 
 def plain(rate: float) -> RateRow:
     """Measure the plain client at one rate, in a process of its own."""
-    arrivals, _ = stage_arrivals(Ladder((rate,), SECONDS))
-    bodies = [request_body(i) for i in range(len(arrivals))]
+    load, _ = load_of(of_rates((rate,), SECONDS))
     with tempfile.TemporaryDirectory() as name:
-        folder, port, server = Path(name), free_port(), ServerProcess()
-        runtime = TruthRuntime()
-        arm = Arm(name="truth", runtime="truth", args={"ttft": 20, "gap": 10})
+        folder = Path(name)
+        server, port = start_truth(folder, MonotonicClock(), (), {"ttft": TTFT_MS, "gap": GAP_MS})
         try:
-            server.start(runtime.command(arm, Pins(model=ModelPin(id=MODEL, dtype="none")), port, folder), folder / "log")
-            server.wait_ready(lambda: runtime.ready(f"http://{HOST}:{port}"), 30.0, MonotonicClock())
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 path = PROTOCOLS["completions"].path
-                rows, cpu_s, epoch_ns = pool.apply(baseline.drive, (HOST, port, path, bodies, arrivals.tolist()))
+                rows, cpu_s, epoch_ns = pool.apply(baseline.drive, (HOST, port, path, load.bodies, load.arrivals.tolist()))
         finally:
             server.stop()
         truth = {e["request"]: np.asarray(e["actual_ns"], dtype=np.int64) - epoch_ns for e in read_log(folder / LOG_NAME).to_pylist()}
@@ -56,7 +51,7 @@ def plain(rate: float) -> RateRow:
     return rate_row(rate, len(rows), exchanges, cpu_s, Thresholds())
 
 
-def _exchange(row: baseline.Row, written: np.ndarray | None) -> Exchange:  # type: ignore[type-arg]
+def _exchange(row: baseline.Row, written: np.ndarray | None) -> Exchange:
     truth = written if written is not None else np.zeros(0, dtype=np.int64)
     slip = None if row.send_ns is None else row.send_ns - row.arrival_ns
     return Exchange(slip, np.asarray(row.stamps, dtype=np.int64), truth, row.done and len(truth) == TOKENS)

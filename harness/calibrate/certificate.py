@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
@@ -27,10 +28,17 @@ class Thresholds(Frozen):
     delivered: float = Field(1.0, description="Share of the requests that must be served and stamped whole")
 
 
-class RateRow(Frozen):
-    """One rate of the table. Null: there was nothing to take the number from."""
+Axis = Literal["rate", "events", "streams", "live"]
+"""What a stage presses: requests a second, token events a second, streams open at once, or events that are decoded as they come."""
 
+
+class RateRow(Frozen):
+    """One stage of the table. Null: there was nothing to take the number from."""
+
+    axis: Axis = "rate"
     rate: float = Field(description="Requests per second offered")
+    tokens: int = Field(40, description="Tokens of each answer")
+    gap_ms: float = Field(10.0, description="Between tokens, ms")
     attempt: int = Field(description="1, or 2 for the one repetition of a rate that did not hold")
     offered: int
     delivered: int
@@ -44,6 +52,13 @@ class RateRow(Frozen):
     tbt_error_p50_ns: int | None
     tbt_error_p99_ns: int | None
     client_cpu_us_per_event: float | None = Field(description="CPU time of the load worker over events")
+    spooler_cpu_us_per_event: float | None = Field(None, description="CPU time of the spooler over events")
+    streams: int = Field(0, description="Most streams open at once, from send to last token")
+    memory_per_stream_bytes: int | None = Field(
+        None, description="Worker's resident memory in this stage less that before any load, over its streams; null below 200 streams"
+    )
+    truth_lateness_p99_ns: int | None = Field(None, description="How late the truth server itself wrote in this stage")
+    truth_lateness_max_ns: int | None = None
     reasons: tuple[str, ...] = Field(description="Why the rate is not certified; empty when it is")
 
     @property
@@ -60,16 +75,55 @@ class Certificate(Frozen):
     quick: bool
     thresholds: Thresholds
     rates: tuple[RateRow, ...]
-    tokens: int = Field(description="Tokens of each answer")
     truth_ttft_ns: int
-    truth_gap_ns: int
     truth_lateness_p99_ns: int | None
     truth_lateness_max_ns: int | None
     placement: dict[str, list[int]] = Field(description="Cores by role; empty: none reserved")
 
 
+class Ceilings(NamedTuple):
+    """How far this client held, on each axis; ``best``: the row of the highest rate. ``live_events``: None when it was not tried or did
+    not hold."""
+
+    best: RateRow
+    rate: float
+    events: float
+    streams: int
+    live_events: float | None
+    memory_per_stream_bytes: int | None
+
+
+def ceilings(rows: tuple[RateRow, ...]) -> Ceilings | None:
+    """What the rows certify; None when the lowest rate did not hold.
+
+    A row that held, with every lower one of its axis, held in everything it offered: so each ceiling is the most that any such row had.
+    The rate alone is taken from its own axis, for short answers are what presses it.
+    """
+    best = ceiling(tuple(row for row in rows if row.axis == "rate"))
+    if best is None:
+        return None
+    held = [row for axis in ("rate", "events", "streams") for row in _chain(rows, axis)]
+    live = [row.events_per_s for row in _chain(rows, "live")]
+    memory = max((row for row in held if row.memory_per_stream_bytes is not None), key=lambda row: row.streams, default=None)
+    return Ceilings(
+        best,
+        best.rate,
+        max(row.events_per_s for row in held),
+        max(row.streams for row in held),
+        max(live, default=None),
+        None if memory is None else memory.memory_per_stream_bytes,
+    )
+
+
+def _chain(rows: tuple[RateRow, ...], axis: str) -> list[RateRow]:
+    """Rows of an axis that held, up to the first rate that held in no attempt."""
+    own = tuple(row for row in rows if row.axis == axis)
+    top = ceiling(own)
+    return [] if top is None else [row for row in own if row.certified and row.rate <= top.rate]
+
+
 def ceiling(rates: tuple[RateRow, ...]) -> RateRow | None:
-    """The highest rate up to which every tried rate held in one of its attempts; None when the lowest did not.
+    """The highest rate of one axis up to which every tried rate held in one of its attempts; None when the lowest did not.
 
     One repetition is allowed and shown: a certificate says what this client can do, and a disturbance of the host is not its limit. What it
     did in a run is judged by the run's own slip.
@@ -125,8 +179,11 @@ def body_of(certificate: Certificate) -> dict[str, object]:
     return document
 
 
-def find_certificate(cache: Path, host: str, protocol: int) -> CertificateRef | None:
-    """The newest intact certificate of this host and boot under this measurement protocol; None when there is none."""
+def find_certificate(cache: Path, host: str, protocol: int, workers: int = 1) -> CertificateRef | None:
+    """The newest intact certificate of this host and boot under this measurement protocol; None when there is none.
+
+    One made with as many workers as the run has comes before any other: analysis judges what a certificate of another number is worth.
+    """
     found = [load(path) for path in sorted((cache / FOLDER).glob("*.json"))]
     fitting = [item.ref for item in found if item is not None and (item.ref.host, item.ref.protocol) == (host, protocol)]
-    return max(fitting, key=lambda ref: (ref.created, ref.id), default=None)
+    return max(fitting, key=lambda ref: (ref.workers == workers, ref.created, ref.id), default=None)

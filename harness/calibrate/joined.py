@@ -14,6 +14,7 @@ from harness.calibrate.watch import Numbers
 from harness.clock import NS_PER_S
 from harness.vocabulary import EndKind, EventKind
 
+ENDED_WELL = frozenset({EndKind.COMPLETE, EndKind.CLIENT_STOP})
 NOTHING: Numbers = np.zeros(0, dtype=np.int64)
 
 
@@ -49,7 +50,7 @@ def join(tables: Sequence[pa.Table], truth: pa.Table, tokens: Numbers, epoch_ns:
     for table in tables:
         columns = (table[name].to_pylist() for name in ("request_id", "arrival_ns", "send_ns", "end_kind"))
         for request, arrival, send, end, client in zip(*columns, token_stamps(table), strict=True):
-            whole = end == EndKind.COMPLETE and len(written[request]) == tokens[request]
+            whole = end in ENDED_WELL and len(written[request]) == tokens[request]
             slip = None if send is None or arrival is None else send - arrival
             out[request] = Exchange(slip, client, written[request], whole, arrival or 0)
     return out

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.calibrate.certificate import RateRow, Thresholds
+from harness.calibrate.joined import ENDED_WELL, Exchange
+from harness.calibrate.watch import Numbers as Stamps
 from harness.clock import NS_PER_S
-from harness.vocabulary import EndKind, EventKind
+from harness.vocabulary import EventKind
 
-Stamps = npt.NDArray[np.int64]
+__all__ = ["Exchange", "exchange", "nearest_rank", "open_streams", "rate_row"]
+
 _P99_MINIMUM = 100
 """ceil(1 / (1 - 0.99)): below it a nearest-rank p99 is only the maximum (DESIGN 7), so a rate with fewer requests certifies nothing."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Exchange:
-    """One request as both sides saw it, ns on one scale. ``client``/``truth``: stamps of the tokens, in order."""
-
-    slip_ns: int | None
-    client: Stamps
-    truth: Stamps
-    whole: bool
-
-    @property
-    def delivered(self) -> bool:
-        """Every token that was written was stamped, and the exchange ended as it should."""
-        return self.whole and len(self.client) == len(self.truth) > 0
 
 
 def exchange(row: Mapping[str, Any], written_ns: Stamps, tokens: int) -> Exchange:
@@ -46,7 +32,7 @@ def exchange(row: Mapping[str, Any], written_ns: Stamps, tokens: int) -> Exchang
         slip_ns=None if send is None else send - row["arrival_ns"],
         client=np.asarray(stamps, dtype=np.int64),
         truth=written_ns,
-        whole=row["end_kind"] == EndKind.COMPLETE and len(written_ns) == tokens,
+        whole=row["end_kind"] in ENDED_WELL and len(written_ns) == tokens,
     )
 
 
@@ -96,6 +82,15 @@ def reasons(row: RateRow, limits: Thresholds) -> tuple[str, ...]:
     if row.slip_p99_ns is None or row.slip_p99_ns > limits.slip_p99_ns:
         found.append(f"slip_p99_ns={row.slip_p99_ns}: the limit is {limits.slip_p99_ns}")
     return tuple(found)
+
+
+def open_streams(exchanges: list[Exchange]) -> int:
+    """Most streams open at once, each from its send to its last token."""
+    sent = [item for item in exchanges if item.slip_ns is not None and len(item.client)]
+    opened = np.sort(np.asarray([item.arrival_ns + (item.slip_ns or 0) for item in sent], dtype=np.int64))
+    closed = np.sort(np.asarray([item.client[-1] for item in sent], dtype=np.int64))
+    # At each opening: those begun by then, itself included, less those that had ended.
+    return int((np.arange(1, len(opened) + 1) - np.searchsorted(closed, opened, side="right")).max(initial=0))
 
 
 def _event_rate(exchanges: list[Exchange]) -> float:

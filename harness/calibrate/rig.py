@@ -36,6 +36,9 @@ READY_S = 30.0
 GRACE_S = 60.0
 """After the drain's end rows are still decoded: at worst as many as a minute can take."""
 
+TTFT_MS, GAP_MS = 20, 10
+"""What the published comparison of load generators used: first token after 20 ms, then one every 10 ms."""
+
 ALPHABET = 256
 
 
@@ -43,16 +46,18 @@ ALPHABET = 256
 class Load:
     """What is sent and how it is answered. ``arrivals`` (n,) ns ascending; ``tokens`` (n,) of each answer; ``end_ns``: drain end.
 
-    ``server``: flags of the truth server (ttft, gap, jitter in ms, per-write).
+    ``server``: flags of the truth server (ttft, gap, jitter in ms, per-write). ``stop_after`` (n,): tokens after which the client stops,
+    for which events are decoded as they come; -1, and None for all: it reads to the end.
     """
 
     arrivals: Numbers
     bodies: Sequence[bytes]
     tokens: Numbers
     end_ns: int
-    server: dict[str, Any] = field(default_factory=lambda: {"ttft": 20, "gap": 10})
+    server: dict[str, Any] = field(default_factory=lambda: {"ttft": TTFT_MS, "gap": GAP_MS})
     workers: int = 1
     warm: int = 32
+    stop_after: Numbers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +96,12 @@ class Trial:
         return sum(cpu for cpu in used if cpu is not None) * 1e6 / events
 
 
-def request_body(index: int, tokens: int, prompt: int = 128, alphabet: int = ALPHABET) -> bytes:
-    """Body of request ``index``: random ids below ``alphabet``; the ``user`` field tells the truth server who asks."""
+def request_body(index: int, tokens: int, prompt: int = 128, alphabet: int = ALPHABET, gap_ms: int | None = None) -> bytes:
+    """Body of request ``index``: random ids below ``alphabet``; the ``user`` field tells the truth server who asks, ``gap_ms`` how fast."""
     ids = generator(20261130, "prompt", index).integers(0, alphabet, prompt).astype(np.int32)
     fields = orjson.loads(PROTOCOLS["completions"].encode(Ask(MODEL, [0], tokens, ignore_eos=True, seed=index)))
-    return orjson.dumps(fields | {"prompt": ids, "user": f"c{index}"}, option=orjson.OPT_SERIALIZE_NUMPY)
+    speed = {} if gap_ms is None else {"gap_ms": gap_ms}
+    return orjson.dumps(fields | {"prompt": ids, "user": f"c{index}"} | speed, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def conduct(load: Load, clock: Clock, place: Place, lines: Sequence[tuple[int, str]] = (), say: Say | None = None) -> Trial:
@@ -142,7 +148,7 @@ def _plan(load: Load, folder: Path, port: int, place: Place) -> ReplayPlan:
         protocol=protocol.name,
         arrival_ns=load.arrivals,
         bodies=load.bodies,
-        stop_after=np.full(len(load.arrivals), -1, dtype=np.int64),
+        stop_after=np.full(len(load.arrivals), -1, dtype=np.int64) if load.stop_after is None else load.stop_after,
         end_ns=load.end_ns,
         segments=segments,
         cpus=place.client,

@@ -49,6 +49,11 @@ class Track:
         near = np.abs(at - at_ns) <= within_ns
         return float(np.median(memory[near])) if near.any() else None
 
+    def memory_most(self, start_ns: int, end_ns: int) -> int | None:
+        """Most resident bytes read between two instants; None when there was no reading."""
+        read = zip(self.memory_at_ns, self.memory, strict=True)
+        return max((value for at, value in read if start_ns <= at <= end_ns), default=None)
+
     def memory_peak(self) -> int | None:
         """Most resident bytes that were read; None without a reading."""
         return max(self.memory, default=None)

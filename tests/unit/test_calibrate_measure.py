@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.calibrate.certificate import (
+    Axis,
     Certificate,
     RateRow,
     Thresholds,
     body_of,
     ceiling,
+    ceilings,
     certificate_id,
     find_certificate,
     load,
     save,
 )
-from harness.calibrate.drive import QUICK, SETTLE_NS, TOKENS, request_body, stage_arrivals
 from harness.calibrate.measure import Exchange, exchange, nearest_rank, rate_row
 from harness.errors import HostError
 from harness.record.spec import CertificateRef
@@ -123,14 +124,43 @@ def test_the_ceiling_has_no_hole_below_it(rows: tuple[RateRow, ...], best: float
     assert (found and found.rate) == best
 
 
-def certificate(host: str = "m:b", protocol: int = 1, created: str = "2026-01-01T00:00:00+00:00") -> Certificate:
+def on(axis: Axis, value: float, *, ok: bool, **more: Any) -> RateRow:
+    return rate(value, ok=ok).model_copy(update={"axis": axis} | more)
+
+
+def test_every_axis_has_a_ceiling_of_its_own() -> None:
+    rows = (
+        on("rate", 25, ok=True, events_per_s=200.0, streams=20),
+        on("rate", 50, ok=True, events_per_s=400.0, streams=40),
+        on("rate", 100, ok=False, events_per_s=800.0),
+        on("events", 100, ok=True, events_per_s=10_000.0, streams=100),
+        on("events", 200, ok=False, events_per_s=20_000.0),
+        on("events", 300, ok=True, events_per_s=30_000.0),
+        on("streams", 50, ok=True, events_per_s=500.0, streams=500, memory_per_stream_bytes=9_000),
+        on("streams", 100, ok=True, events_per_s=1000.0, streams=1000, memory_per_stream_bytes=8_000),
+        on("live", 100, ok=True, events_per_s=4_000.0),
+    )
+    found = ceilings(rows)
+    assert found is not None
+    assert (found.rate, found.events, found.streams, found.live_events) == (50, 10_000, 1000, 4_000)
+    assert (found.best.rate, found.memory_per_stream_bytes) == (50, 8_000)
+
+
+def test_what_was_not_tried_or_did_not_hold_has_no_ceiling() -> None:
+    assert ceilings((on("rate", 25, ok=False), on("events", 100, ok=True))) is None
+    found = ceilings((on("rate", 25, ok=True, events_per_s=9.0, streams=3), on("live", 25, ok=False), on("streams", 9, ok=False)))
+    assert found is not None
+    assert (found.events, found.streams, found.live_events, found.memory_per_stream_bytes) == (9.0, 3, None, None)
+
+
+def certificate(host: str = "m:b", protocol: int = 1, created: str = "2026-01-01T00:00:00+00:00", workers: int = 1) -> Certificate:
     best = rate(25, ok=True)
     ref = CertificateRef(
         id="", protocol=protocol, host=host, created=created, rate_ceiling=25, event_ceiling=1000,
-        slip_p99_ns=1, ttft_error_p99_ns=1, tbt_error_p99_ns=1,
+        slip_p99_ns=1, ttft_error_p99_ns=1, tbt_error_p99_ns=1, workers=workers,
     )  # fmt: skip
     draft = Certificate(
-        ref=ref, quick=True, thresholds=LIMITS, rates=(best,), tokens=40, truth_ttft_ns=20 * MS, truth_gap_ns=10 * MS,
+        ref=ref, quick=True, thresholds=LIMITS, rates=(best,), truth_ttft_ns=20 * MS,
         truth_lateness_p99_ns=1, truth_lateness_max_ns=1, placement={},
     )  # fmt: skip
     return draft.model_copy(update={"ref": ref.model_copy(update={"id": certificate_id(body_of(draft))})})
@@ -143,6 +173,14 @@ def test_the_newest_certificate_of_host_boot_and_protocol_is_found(tmp_path: Pat
         save(tmp_path, item)
     assert find_certificate(tmp_path, "m:b", 1) == new.ref
     assert find_certificate(tmp_path, "m:never", 1) is None
+
+
+def test_a_certificate_for_as_many_workers_comes_before_a_newer_one(tmp_path: Path) -> None:
+    two = certificate(workers=2)
+    for item in (two, certificate(created="2026-01-02T00:00:00+00:00")):
+        save(tmp_path, item)
+    assert find_certificate(tmp_path, "m:b", 1, workers=2) == two.ref
+    assert find_certificate(tmp_path, "m:b", 1, workers=3) == find_certificate(tmp_path, "m:b", 1)
 
 
 def test_a_certificate_that_was_changed_or_renamed_is_not_cited(tmp_path: Path) -> None:
@@ -160,19 +198,3 @@ def test_an_unwritable_cache_is_a_host_error(tmp_path: Path) -> None:
     (tmp_path / "certificates").write_text("in the way")
     with pytest.raises(HostError, match="certificate_unwritable"):
         save(tmp_path, certificate())
-
-
-def test_the_ladder_offers_each_rate_in_full_and_lets_it_settle() -> None:
-    arrivals, stages = stage_arrivals(QUICK)
-    assert np.bincount(stages).tolist() == [100, 200, 400, 800]
-    assert (np.diff(arrivals) >= 0).all()
-    for index in range(1, 4):
-        assert arrivals[stages == index].min() - arrivals[stages == index - 1].max() >= SETTLE_NS
-    assert stage_arrivals(QUICK)[0].tolist() == arrivals.tolist()
-
-
-def test_bodies_name_their_request() -> None:
-    body = request_body(7)
-    assert b'"user":"c7"' in body
-    assert f'"max_tokens":{TOKENS}'.encode() in body
-    assert body == request_body(7) != request_body(8)
