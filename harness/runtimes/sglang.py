@@ -12,7 +12,7 @@ from harness.runtimes.asking import ask, ask_json, served_models
 from harness.runtimes.contract import Command, MetricRule, Target, histogram
 from harness.runtimes.environments import Environment, find_environment, missing_install, require_environment
 from harness.runtimes.fixed import base_environment, env_problem
-from harness.runtimes.models import missing_model, model_config, model_dir
+from harness.runtimes.models import find_model, missing_model, model_config, model_dir
 from harness.runtimes.placement import role_problems, sglang_role_args
 from harness.runtimes.ports import HOST, check_port
 from harness.runtimes.recipes import PLATFORM_NAME
@@ -29,6 +29,9 @@ ALLOWED_ENV = frozenset(
     }
 )  # fmt: skip
 """Variables a manifest may set: tuning only, nothing that names a file, a host or code."""
+
+REPORTING = ("--enable-metrics", "--enable-cache-report")
+"""A metrics page, and cached tokens in the usage that ends a reply: it says neither unless told to."""
 
 CPU_ARGS: Mapping[str, str] = {
     "device": "cpu",
@@ -80,7 +83,8 @@ class SglangRuntime:
         *histogram("server_gap_s", "sglang:inter_token_latency_seconds"),
         *histogram("server_e2e_s", "sglang:e2e_request_latency_seconds"),
     )
-    """It counts a request at its end. No decode time and no tokens an iteration: unknown."""
+    """It counts a request at its end, and one that was given up in ``num_requests_total`` too. No decode time and no tokens an iteration:
+    unknown."""
 
     def check(self, arm: Arm, pins: Pins) -> list[Problem]:
         """Everything wrong with the arm that needs no start; asks the installed parser once (about 20 s, then cached)."""
@@ -104,7 +108,7 @@ class SglangRuntime:
         check_port(port)
         env = require_environment(self.name, arm.version)
         argv = [str(env.python), "-m", "sglang.launch_server", "--model-path", str(model_dir(pins.model.id)), *_pinned(pins)]
-        argv += ["--host", HOST, "--port", str(port), "--enable-metrics", *_fixed(env, arm)]
+        argv += ["--host", HOST, "--port", str(port), *REPORTING, *_fixed(env, arm)]
         return Command((*argv, *flags.to_argv(arm.args, options_of(env))), server_env(env, arm), workdir)
 
     def ready(self, base_url: str) -> bool:
@@ -125,6 +129,10 @@ class SglangRuntime:
                 "read the server's log; this adapter knows SGLang's answer only",
             )
         folder = model_dir(pins.model.id)
+        block = cacheable_block(ask_json(base_url, "/server_info"))
+        if block is not None:
+            show_cache_counter(base_url, block)
+            self.flush(base_url)
         plain = count_tokens(base_url, prompt="x", add_special_tokens=False)
         chat = count_tokens(base_url, messages=[{"role": "user", "content": "x"}], add_generation_prompt=True)
         return Target(
@@ -134,7 +142,7 @@ class SglangRuntime:
             vocab_size=vocabulary(folder),
             max_model_len=length,
             token_ids=True,
-            cacheable_block=cacheable_block(ask_json(base_url, "/server_info")),
+            cacheable_block=block,
             chat_overhead=max(0, chat - plain),
             adds_bos=count_tokens(base_url, prompt="x", add_special_tokens=True) > plain,
         )
@@ -177,6 +185,19 @@ def vocabulary(folder: Path) -> int:
     )
 
 
+def show_cache_counter(base_url: str, block: int) -> None:
+    """Make one cache hit, after which the metrics page counts cached tokens: until its first hit it has no such line, and none is unknown.
+
+    ``block``: tokens of the shortest hit. Sends ids of the server's own making twice; whoever calls this empties the cache again.
+    """
+    reply = ask(base_url, "/tokenize", timeout_s=10.0, post={"prompt": "x " * (block + 2), "add_special_tokens": False})
+    page = reply.json() if reply is not None and reply.status == 200 else None
+    ids = page.get("tokens") if isinstance(page, dict) else None
+    for _ in range(2):
+        sampling = {"max_new_tokens": 1, "temperature": 0}
+        ask(base_url, "/generate", timeout_s=30.0, post={"input_ids": ids, "sampling_params": sampling})
+
+
 def _base_env(env: Environment) -> dict[str, str]:
     """Offline and quiet like every server of ours; on a CPU our platform and one thread."""
     out = base_environment(env)
@@ -204,11 +225,12 @@ def _fixed(env: Environment, arm: Arm) -> list[str]:
 
 
 def _vocabulary_problem(pins: Pins) -> Problem | None:
-    """The problem of a model whose vocabulary is unknown, before its server is started."""
-    if missing_model(pins.model.id) is not None:
+    """The problem of a model whose vocabulary is unknown, before its server is started. A model not made or not found yet has none."""
+    folder = find_model(pins.model.id)
+    if folder is None or not (folder / "config.json").is_file():
         return None
     try:
-        vocabulary(model_dir(pins.model.id))
+        vocabulary(folder)
     except HostError as bad:
         return bad.problems[0]
     return None

@@ -22,7 +22,8 @@ _CPU = "leave it out: the CPU build has no other device, attention or graphs"
 
 RESERVED: Mapping[str, str] = {
     **dict.fromkeys(
-        ("host", "port", "grpc-port", "grpc-mode", "smg-grpc-mode", "nccl-port", "enable-metrics", "help", "config", "fastapi-root-path",
+        ("host", "port", "grpc-port", "grpc-mode", "smg-grpc-mode", "nccl-port", "enable-metrics", "enable-cache-report", "help", "config",
+         "fastapi-root-path",
          "gated-launch-port", "skip-server-warmup", "use-ray", "dist-init-addr", "nccl-init-addr", "nnodes", "node-rank", "enable-http2",
          "extra-metric-labels", "disaggregation-bootstrap-port", "encoder-bootstrap-port", "engine-info-bootstrap-port"),
         _OURS,
