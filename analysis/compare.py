@@ -10,7 +10,7 @@ from analysis.coordinates import ALL_COORDINATES
 from analysis.model import Answer, Comparison, Difference
 from harness.errors import Problem, UsageError
 from harness.record.canonical import canonical_json
-from harness.record.coordinates import CONSEQUENCES, Coordinate, Known, NotApplicable, Unknown
+from harness.record.coordinates import CAUSES, CONSEQUENCES, Coordinate, Known, NotApplicable, Unknown
 
 HOST_FACTS = frozenset({"hardware.gpu", "hardware.gpu_count", "hardware.driver", "hardware.cpu", "hardware.cores", "hardware.memory"})
 """Facts about the server's machine; on the same machine and boot they are equal by that identity even where they could not be read."""
@@ -45,10 +45,10 @@ def compare(a: Side, b: Side, *, factors: frozenset[str] = frozenset(), same_cam
     allowed -= NEVER_FACTORS
     found: list[Difference] = []
     equal = 0
-    declared_difference = _declared_difference(a, b, allowed)
+    declared = _declared_differences(a, b, allowed)
     for name in ALL_COORDINATES:
         one, two = _side(a, name), _side(b, name)
-        answer = _answer(name, one, two, allowed, declared_difference, _same_host(a, b))
+        answer = _answer(name, one, two, allowed, declared, _same_host(a, b))
         if answer == "equal":
             equal += 1
         else:
@@ -85,13 +85,18 @@ def _equal(one: Coordinate, two: Coordinate) -> bool:
     return isinstance(one, Known) and isinstance(two, Known) and canonical_json(one.value) == canonical_json(two.value)
 
 
-def _declared_difference(a: Side, b: Side, allowed: frozenset[str]) -> bool:
-    """Tell whether some declared coordinate really differs: without one nothing can be a consequence."""
-    pairs = ((_side(a, n), _side(b, n)) for n in allowed)
-    return any(not isinstance(x, Unknown) and not isinstance(y, Unknown) and not _equal(x, y) for x, y in pairs)
+def _declared_differences(a: Side, b: Side, allowed: frozenset[str]) -> frozenset[str]:
+    """Name the declared coordinates that really differ: without one nothing can be a consequence."""
+    pairs = ((n, _side(a, n), _side(b, n)) for n in allowed)
+    return frozenset(n for n, x, y in pairs if not isinstance(x, Unknown) and not isinstance(y, Unknown) and not _equal(x, y))
 
 
-def _answer(name: str, one: Coordinate, two: Coordinate, allowed: frozenset[str], declared_difference: bool, same_host: bool) -> Answer:
+def _follows(name: str, declared: frozenset[str]) -> bool:
+    """Whether ``name`` is on the closed list and one of the differences ``declared`` can be its cause."""
+    return name in CONSEQUENCES and any(cause.startswith(CAUSES[name]) for cause in declared)
+
+
+def _answer(name: str, one: Coordinate, two: Coordinate, allowed: frozenset[str], declared: frozenset[str], same_host: bool) -> Answer:
     if _equal(one, two):
         return "equal"
     if isinstance(one, Unknown) or isinstance(two, Unknown):
@@ -99,7 +104,7 @@ def _answer(name: str, one: Coordinate, two: Coordinate, allowed: frozenset[str]
         return "equal" if both and same_host and name in HOST_FACTS else "unknown"
     if name in allowed:
         return "differs_by_declaration"
-    if name in CONSEQUENCES and declared_difference:
+    if _follows(name, declared):
         return "differs_by_consequence"
     return "different"
 

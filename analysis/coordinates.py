@@ -45,6 +45,10 @@ UNITS: dict[str, tuple[str, str]] = {
 ALL_COORDINATES: dict[str, str] = RUN_COORDINATES | RESULT_COORDINATES
 
 
+VARYING = CONSEQUENCES - {"runtime.packages"}
+"""Consequences that an engine settles anew at each start. Not its packages: a set that changed between replicates is two systems."""
+
+
 def _key(value: Any) -> bytes:
     return canonical_json(value)
 
@@ -53,7 +57,8 @@ def merge_runs(runs: Sequence[tuple[int, RunCoordinates]]) -> dict[str, Coordina
     """Merge run coordinates of one cell; ``runs`` pairs a replicate index with its sealed coordinates.
 
     A coordinate that is unknown in any replicate is unknown. One whose value changes between replicates is unknown too, with both values in
-    the reason, unless it is planned to change (collected by replicate) or is a consequence (collected as the list of distinct values).
+    the reason, unless it is planned to change (collected by replicate) or is settled at each start (``VARYING``: the list of distinct
+    values).
     """
     return {name: _merge_one(name, [(i, c.coordinates[name]) for i, c in runs]) for name in RUN_COORDINATES}
 
@@ -71,7 +76,7 @@ def _merge_one(name: str, items: Sequence[tuple[int, Coordinate]]) -> Coordinate
     if len(distinct) == 1:
         return first
     values = [_value(c) for c in distinct.values()]
-    if name in CONSEQUENCES:
+    if name in VARYING:
         return Known(value=sorted(values, key=_key), source="observed")
     return Unknown(reason=f"changes between replicates: {values}")
 

@@ -33,7 +33,9 @@ from analysis.report.memory import memory_tables
 from analysis.report.next_study import advice_tables
 from analysis.report.numbers import glance, numbers
 from analysis.report.pairwise import effects_tables
+from analysis.report.pins import CONSEQUENCES_NOTE, pin_tables
 from analysis.report.sent import NEVER, OUTCOME_ORDER, group_tables, run_name, sent_tables
+from analysis.report.server_side import server_tables
 from analysis.report.table import Table
 from analysis.report.words import Unit, basis, clean, coordinate, latency_unit, measured, percent, shorten, source
 
@@ -77,6 +79,7 @@ class View:
     groups: tuple[Table, ...]
     fairness: tuple[Table, ...]
     sent: tuple[Table, ...]
+    server: tuple[Table, ...]
     numbers: tuple[Table, ...]
     gates: tuple[Table, ...]
     gates_by_run: tuple[Table, ...]
@@ -101,10 +104,11 @@ def build_view(c: CampaignAnalysis) -> View:
         groups=stated(c, group_tables(c, unit)),
         fairness=stated(c, fairness_tables(c, unit)),
         sent=sent_tables(c, unit),
+        server=server_tables(c),
         numbers=stated(c, (*numbers(c, unit), *memory_tables(c), *dialect_tables(c))),
         gates=(*_standing_gates(c), overview),
         gates_by_run=by_run,
-        coordinates=_coordinates(c),
+        coordinates=(*pin_tables(c), *_coordinates(c)),
         provenance=_provenance(c),
         sealed=_sealed(c),
         unit=unit,
@@ -285,7 +289,8 @@ def _coordinates(c: CampaignAnalysis) -> tuple[Table, ...]:
 
 def _comparisons(c: CampaignAnalysis) -> list[Table]:
     rows = [row for pair in c.comparisons for row in _pair_rows(pair)]
-    return [Table("Pairs held side by side", ("Pair", "Comparable", "Coordinate", "Answer", "First", "Second", "Remedy"), tuple(rows))]
+    header = ("Pair", "Comparable", "Coordinate", "Answer", "First", "Second", "Remedy")
+    return [Table("Pairs held side by side", header, tuple(rows), note=f"{CONSEQUENCES_NOTE}.")]
 
 
 def _pair_rows(pair: Comparison) -> list[tuple[str, ...]]:

@@ -89,7 +89,17 @@ RUN_COORDINATES: dict[str, str] = {
 }
 """Every sealed run coordinate with a one-line meaning. Order is the order of printing."""
 
-CONSEQUENCES: frozenset[str] = frozenset({"runtime.packages", "runtime.effective_config", "runtime.kv_capacity_tokens"})
+_ENGINE = ("runtime.", "model.", "parallelism.", "hardware.")
+CAUSES: dict[str, tuple[str, ...]] = {
+    "runtime.packages": ("runtime.name", "runtime.version", "hardware."),
+    "runtime.effective_config": _ENGINE,
+    "runtime.kv_capacity_tokens": _ENGINE,
+}
+"""Facts about an engine that follow from what is declared of it, and from which declared differences each can follow (beginnings of names).
+Another engine, version or accelerator brings another set of packages; other arguments do not, and what is sent changes none of the three.
+Everything else that two engines differ in is either declared of them (name, version, arguments, environment) or must be equal."""
+
+CONSEQUENCES: frozenset[str] = frozenset(CAUSES)
 """The closed list of facts that may differ *by consequence* of a declared difference (DESIGN 9). Never dtype, model or workload."""
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from analysis.compare import HOST_FACTS, NEVER_FACTORS, Side, compare, narrow
 from analysis.coordinates import ALL_COORDINATES, merge_runs, result_coordinates
-from harness.record.coordinates import CONSEQUENCES, RUN_COORDINATES, Coordinate, Known, NotApplicable, RunCoordinates, Unknown
+from harness.record.coordinates import CAUSES, CONSEQUENCES, RUN_COORDINATES, Coordinate, Known, NotApplicable, RunCoordinates, Unknown
 from harness.record.spec import LoadPoint, Rank, Slo
 from tests.builders import make_coordinates
 
@@ -66,8 +66,37 @@ def test_consequence_needs_a_declared_difference() -> None:
     assert {d.answer for d in both.differences} == {"differs_by_declaration", "differs_by_consequence"}
 
 
-def test_dtype_model_and_workload_are_never_consequences() -> None:
-    assert not {n for n in CONSEQUENCES if n.startswith(("model.", "tokenizer.", "workload.", "hardware.", "window.", "evidence."))}
+FIXED = ("model.", "tokenizer.", "workload.", "hardware.", "parallelism.", "window.", "evidence.", "protocol.", "client.")
+
+
+@given(st.sampled_from(sorted(RUN_COORDINATES)), st.frozensets(st.sampled_from(sorted(RUN_COORDINATES))))
+def test_only_three_facts_of_an_engine_can_follow_from_a_treatment(name: str, treatment: frozenset[str]) -> None:
+    changed = {n.replace(".", "_"): Known(value="other") for n in treatment | {name}}
+    found = compare(side("a", treatment), side("b", treatment, **changed), same_campaign=True)
+    answers = {d.coordinate: d.answer for d in found.differences}
+    follows = answers[name] == "differs_by_consequence"
+    assert not (follows and name.startswith(FIXED))
+    assert follows == (name not in treatment and name in CAUSES and any(t.startswith(CAUSES[name]) for t in treatment - NEVER_FACTORS))
+    assert found.comparable == all(a.startswith("differs_by") for a in answers.values())
+
+
+def test_two_engines_may_differ_in_what_is_declared_of_them_and_in_what_follows() -> None:
+    engine = frozenset({"runtime.name", "runtime.version", "runtime.args", "runtime.env"})
+    told = {n.replace(".", "_"): Known(value="other") for n in engine | CONSEQUENCES}
+    assert compare(side("vllm", engine), side("sglang", engine, **told), same_campaign=True).comparable
+    for name in sorted(set(RUN_COORDINATES) - engine - CONSEQUENCES):
+        found = compare(
+            side("vllm", engine), side("sglang", engine, **told | {name.replace(".", "_"): Known(value="x")}), same_campaign=True
+        )
+        assert [d.coordinate for d in found.differences if d.answer == "different"] == [name]
+
+
+def test_what_is_sent_and_what_is_set_bring_no_other_packages() -> None:
+    for treatment in ("workload.transforms", "runtime.args", "runtime.env", "model.dtype"):
+        declared = frozenset({treatment})
+        changed = {treatment.replace(".", "_"): Known(value="x"), "runtime_packages": Known(value="y")}
+        found = compare(side("a", declared), side("b", declared, **changed), same_campaign=True)
+        assert [d.coordinate for d in found.differences if d.answer == "different"] == ["runtime.packages"]
 
 
 def test_evidence_class_and_protocol_cannot_be_factors() -> None:

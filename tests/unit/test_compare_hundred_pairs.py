@@ -116,11 +116,12 @@ def allowed() -> Iterator[Pair]:
         yield pair("a factor that one side does not have", name, valued(name), NONE, factors=frozenset({name}))
         yield pair("declared", name, None, another(name), declared=frozenset({name}), same_campaign=True)
     for name in sorted(CONSEQUENCES):
-        for treatment in (Known(value="other arguments"), NONE):
-            changes: dict[str, Coordinate] = {"runtime.args": treatment, name: another(name)}
-            named = TREATMENT | {name}
-            yield Pair(f"follows: {name}", side({}, TREATMENT), side(changes, TREATMENT), named, same_campaign=True)
-            yield Pair(f"follows from a factor: {name}", side(), side(changes), named, factors=TREATMENT)
+        cause = "runtime.version" if name == "runtime.packages" else "runtime.args"
+        treated = frozenset({cause})
+        for treatment in (Known(value="another"), NONE):
+            changes: dict[str, Coordinate] = {cause: treatment, name: another(name)}
+            yield Pair(f"follows: {name}", side({}, treated), side(changes, treated), treated | {name}, same_campaign=True)
+            yield Pair(f"follows from a factor: {name}", side(), side(changes), treated | {name}, factors=treated)
     for name in sorted(HOST_FACTS):
         yield replace(pair("a host fact unknown on both sides of one host", name, BLANK, BLANK), named=frozenset())
 
