@@ -26,6 +26,8 @@ from analysis.ranking import decide, select_load
 from analysis.run import RunMeasures, measure_run
 from analysis.scale_cell import slo_scales
 from analysis.series import Series
+from analysis.server_cell import server_of_cell
+from analysis.server_side import ServerSide, server_side
 from analysis.slos import drawn_limits
 from harness.errors import UsageError
 from harness.record.coordinates import Coordinate
@@ -107,6 +109,7 @@ def cell_in_context(records: Sequence[RunRecord], metric: str) -> tuple[CellAnal
         fairness=fairness_of_cell(measured),
         without=spec.workload.without_clients,
         limits=drawn_limits(spec.slo, spec.slo_classes),
+        server=_server_of(runs, spec),
     )
     return analysis, context
 
@@ -153,7 +156,18 @@ def _run(context: RunContext, measures: RunMeasures, curve: Mapping[str, Series]
         dialects=tuple(replace(said, figure=replace(said.figure, estimand=spec.estimand)) for said in measures.dialects),
         bins=measures.bins,
         memory=memory_use(context.record, measures.clocks),
+        server=_server(context, measures),
     )
+
+
+def _server(context: RunContext, measures: RunMeasures) -> ServerSide:
+    found = server_side(context.record, measures.clocks, measures.figures)
+    return replace(found, figures=_of(context.record.spec.estimand, found.figures))
+
+
+def _server_of(runs: Sequence[RunAnalysis], spec: RunSpec) -> ServerSide:
+    sides = [run.server for run in runs if run.server is not None]
+    return server_of_cell(sides, [run.server_start for run in runs], spec.rank.confidence if spec.rank else 0.95)
 
 
 def _one_campaign(records: Sequence[RunRecord]) -> RunSpec:

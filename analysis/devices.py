@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow.compute as pc
 
 from analysis.planned import Int64, in_window
-from analysis.samples import Floats, need, series
+from analysis.samples import AbsentError, Floats, growth, need, series
 from harness.record.reader import RunRecord
 
-SOURCE, POWER = "gpu", "gpu_power_watts"
+SOURCE = "gpu"
+POWER, ENERGY = "gpu_power_watts", "gpu_energy_j_total"
 
 IDLE_BIT = 0x1
 """NVML's reason "nothing to do": a clock that falls then harms nobody."""
@@ -49,6 +51,36 @@ def _order(label: str) -> tuple[int, str]:
     return int(label) if label.isdigit() else -1, label
 
 
-def mean_power(record: RunRecord) -> float:
-    """Mean power over the measured window, W, of the serving devices together. Raises AbsentError unless each was sampled in it."""
-    return sum(float(v.mean()) for _, v in device_samples(record, POWER).values())
+def power_source(record: RunRecord) -> str:
+    """Where ``power`` has it from, in words."""
+    devices, _ = serving(record)
+    counted = devices <= series(record.host, SOURCE, ENERGY).keys()
+    return "by the boards' energy counters" if counted and devices else "integrated from samples of the power"
+
+
+def power(record: RunRecord) -> tuple[float, int]:
+    """Mean power of the serving devices together over the window, W, and the samples it rests on.
+
+    From the boards' own energy counters where each of them has one: they miss nothing between samples. Else the samples of the power are
+    integrated. Raises AbsentError when neither covers half of the window, RestartedError when a counter fell.
+    """
+    try:
+        found = device_samples(record, ENERGY)
+    except AbsentError:
+        found = device_samples(record, POWER)
+        return sum(_integrated(record, t, v) for t, v in found.values()), sum(len(v) for _, v in found.values())
+    return sum(_counted(record, t, v) for t, v in found.values()), sum(len(v) for _, v in found.values())
+
+
+def _counted(record: RunRecord, t: Int64, v: Floats) -> float:
+    return growth(ENERGY, v) / _span(record, t)
+
+
+def _integrated(record: RunRecord, t: Int64, v: Floats) -> float:
+    return float(np.trapezoid(v, t / 1e9)) / _span(record, t)
+
+
+def _span(record: RunRecord, t: Int64) -> float:
+    span = int(t[-1] - t[0])
+    need(2 * span >= record.spec.window.measured_ns, f"samples of a device span {span / 1e9:.3g} s, less than half of the measured window")
+    return span / 1e9

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # they are made of these words
     from analysis.effect_model import Front
     from analysis.fairness_model import CellFairness, Neighbour
     from analysis.memory import MemoryUse
+    from analysis.server_side import ServerSide
 
 
 class Verdict(StrEnum):
@@ -251,6 +252,7 @@ class RunAnalysis:
     """the same run in other tools' words"""
     bins: TimeBins | None = None
     memory: MemoryUse | None = None
+    server: ServerSide | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +287,8 @@ class CellAnalysis:
     without: tuple[str, ...] = ()
     """clients that this cell was not sent: a control of a neighbour experiment, never ranked"""
     limits: tuple[Limit, ...] = ()
+    server: ServerSide | None = None
+    """over the replicates; figures that describe, and are never ranked"""
 
 
 Answer = Literal["equal", "differs_by_declaration", "differs_by_consequence", "different", "unknown"]

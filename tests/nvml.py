@@ -68,7 +68,7 @@ def recording(name: str) -> list[dict[str, Any]]:
     return calls
 
 
-def replay(name: str = "h200x2.json", **refused: int) -> Replay:
+def replay(name: str = "h200x2.json", /, **refused: int) -> Replay:
     """Replay a file; ``refused``: call -> NVML's error code that each such call raises instead."""
     changed = [{"call": c["call"], "args": c["args"], "raises": refused[c["call"]]} if c["call"] in refused else c for c in recording(name)]
     known = {c["call"] for c in changed}

@@ -40,6 +40,7 @@ def _lines(view: View) -> Iterator[str]:
         ("Clients and classes", view.groups),
         ("Fairness", view.fairness),
         ("What was sent", view.sent),
+        ("What the server did", view.server),
         ("Every figure", view.numbers),
         ("Gates", view.gates),
         ("Gates by run", view.gates_by_run),

@@ -322,9 +322,10 @@ def test_watts_are_the_devices_means_over_the_window_and_unknown_when_one_is_sil
         return healthy(host=[*make_host_samples(), *samples])
 
     assert mean_watts(healthy()) is None
-    assert mean_watts(powered(a=(1, 2, 4, 13))) == 300.0  # the window is [2, 12) s
-    assert mean_watts(powered(a=(2, 4), b=(5, 7))) == 900.0
-    assert mean_watts(powered(a=(2, 4), b=(1, 13))) is None
+    assert mean_watts(powered(a=(1, 2, 3, 8, 13))) == 500.0  # the window is [2, 12) s; power rises evenly from 200 to 800 W in it
+    assert mean_watts(powered(a=(2, 8), b=(5, 11))) == 1300.0
+    assert mean_watts(powered(a=(2, 8), b=(1, 13))) is None
+    assert mean_watts(powered(a=(2, 4))) is None
 
 
 def test_a_capacity_per_watt_and_per_gpu_where_both_are_known() -> None:
