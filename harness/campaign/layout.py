@@ -73,7 +73,7 @@ def instrument_facts() -> dict[str, Fact]:
     """Which state of this instrument was at work: the source digest in the spec says what ran, the commit where to find it."""
     state = git_state()
     if state is None:
-        return {"instrument.commit": Fact(reason="not a git checkout, or no git", source="git")}
+        return {name: Fact(reason="not a git checkout, or no git", source="git") for name in ("instrument.commit", "instrument.dirty")}
     return {
         "instrument.commit": Fact(value=state.commit, source="git"),
         "instrument.dirty": Fact(value=state.dirty, source="git"),

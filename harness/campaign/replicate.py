@@ -127,7 +127,7 @@ def _facts_before(run: PlannedRun, server: Server) -> Facts:
 
 
 def _all_facts(run: PlannedRun, server: Server) -> dict[str, Fact]:
-    host = host_facts()
+    host = host_facts(server_pid=server.pid)
     client = {"client.identity": host["host.identity"]}
     if not server.runtime.managed:
         reason = "attached endpoint: its host cannot be seen from here"
@@ -200,6 +200,8 @@ def _drive(session: Replaying, prepared: Prepared, server: Server, attempt: Atte
         sampler.scrape_now(settings.clock.now_ns() - epoch_ns)
     for failure in sampler.failures():
         attempt.observe("scrape_failed", **failure)
+    for failure in sampler.gpu_failures():
+        attempt.observe("gpu_sample_failed", **failure)
     attempt.observe("replay", offered=summary.offered, recorded=summary.recorded, fault=summary.fault)
     return epoch_ns, wall
 

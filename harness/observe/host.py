@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Collection
 from pathlib import Path
 
 from harness.observe.cgroup import cpu_limit, memory_limit
 from harness.observe.gpu import gpu_facts
 from harness.observe.virtual import container, virtualisation
 from harness.record.facts import Fact
+from harness.runtimes.guard import below, process_table
 
 PROC = Path("/proc")
 SYS = Path("/sys")
@@ -19,8 +19,11 @@ MACHINE_ID = Path("/etc/machine-id")
 GIB = 2**30
 
 
-def host_facts(proc: Path = PROC, sys: Path = SYS, machine_id: Path = MACHINE_ID, *, ours: Collection[int] = ()) -> dict[str, Fact]:
-    """Return every host.* fact. The paths are arguments so that tests can show other machines; ``ours``: the server's process ids."""
+def host_facts(proc: Path = PROC, sys: Path = SYS, machine_id: Path = MACHINE_ID, *, server_pid: int | None = None) -> dict[str, Fact]:
+    """Return every host.* fact. The paths are arguments so that tests can show other machines.
+
+    ``server_pid``: root of the server's processes, which are not foreign; None: not a process of this host.
+    """
     facts = {
         "host.cpu_model": _cpu_model(proc / "cpuinfo"),
         "host.cores": Fact(value=os.cpu_count(), source="sysconf"),
@@ -40,7 +43,11 @@ def host_facts(proc: Path = PROC, sys: Path = SYS, machine_id: Path = MACHINE_ID
         "host.machine": _machine(machine_id),
     }
     facts["host.identity"] = _identity(facts)
-    return facts | gpu_facts(ours=ours)
+    return facts | gpu_facts(ours=_tree(server_pid))
+
+
+def _tree(root: int | None) -> list[int]:
+    return [] if root is None else [root, *below(process_table(), root)]
 
 
 def _text(path: Path, reason: str) -> Fact:

@@ -17,7 +17,7 @@ _GIT_TIMEOUT_S = 2.0  # a healthy repository answers in milliseconds; provenance
 
 @dataclass(frozen=True, slots=True)
 class GitState:
-    """Commit (hex) the source was checked out from, and whether tracked files differ from it."""
+    """Commit (hex) the source was checked out from, and whether the source differs from it: a tracked file, or a new one in a package."""
 
     commit: str
     dirty: bool
@@ -56,9 +56,11 @@ def git_state(root: Path | None = None) -> GitState | None:
         return None
     commit = _git(git, root, "rev-parse", "HEAD")
     changes = _git(git, root, "status", "--porcelain", "--untracked-files=no")
-    if commit is None or changes is None:
+    # A new file in a package is part of the source digest, so a commit without it would not be the source that ran.
+    added = _git(git, root, "ls-files", "--others", "--exclude-standard", "--", *PACKAGES)
+    if commit is None or changes is None or added is None:
         return None
-    return GitState(commit=commit.strip(), dirty=bool(changes.strip()))
+    return GitState(commit=commit.strip(), dirty=bool(changes.strip() or added.strip()))
 
 
 def _git(git: str, root: Path, *args: str) -> str | None:

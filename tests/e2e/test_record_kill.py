@@ -91,3 +91,9 @@ def test_git_state_names_commit_and_dirt(tmp_path: Path) -> None:
     assert clean is not None
     assert dirty is not None
     assert (clean.commit, clean.dirty, dirty.dirty) == (git("rev-parse", "HEAD"), False, True)
+    (tmp_path / "f").write_text("1")
+    (tmp_path / "note").write_text("beside the packages")
+    assert git_state(tmp_path) == clean
+    (tmp_path / "harness").mkdir()
+    (tmp_path / "harness" / "new.py").write_text("1")
+    assert git_state(tmp_path) == dirty
