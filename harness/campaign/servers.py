@@ -13,7 +13,7 @@ from harness.errors import HostError, UsageError
 from harness.manifest import PlannedRun
 from harness.record.facts import ServerExit
 from harness.runtimes import get_runtime
-from harness.runtimes.asking import ask
+from harness.runtimes.asking import ask, distrust
 from harness.runtimes.contract import Runtime, Target
 from harness.runtimes.endpoint import EndpointRuntime, authorisation
 from harness.runtimes.launch import Launch, masked, wrap
@@ -145,7 +145,11 @@ def refuse_stranger(process: ServerProcess, port: int, arm: str, launch: Launch 
 def _unreachable(arm: str, base_url: str) -> HostError:
     reply = ask(base_url, "/v1/models", timeout_s=1.0, headers=authorisation(base_url))
     said = "no answer" if reply is None else f"HTTP {reply.status}, which lists no model"
-    if reply is not None and reply.status in (401, 403):
+    doubt = distrust(base_url) if reply is None else None
+    if doubt is not None:
+        said = f"a certificate that is not trusted ({doubt})"
+        remedy = "name the authority's certificate in SSL_CERT_FILE, or correct the host in the arm's url"
+    elif reply is not None and reply.status in (401, 403):
         remedy = "bind a key to this host in keys.toml of your configuration folder"
     else:
         remedy = "start the server, or correct the arm's url; /v1/models is appended to it, so it does not end in /v1"

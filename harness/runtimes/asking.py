@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
 import time
 from collections.abc import Mapping
@@ -85,6 +86,23 @@ def ask(
     finally:
         connection.close()
     return Reply(answer.status, said) if said is not None else None
+
+
+def distrust(base_url: str, timeout_s: float = 2.0) -> str | None:
+    """Why the certificate of an https server is not trusted; None when it is, and when there is no such server to tell."""
+    tls, host, port, _ = split_url(base_url)
+    if not tls:
+        return None
+    try:
+        with (
+            socket.create_connection((host, port), timeout_s) as plain,
+            ssl.create_default_context().wrap_socket(plain, server_hostname=host),
+        ):
+            return None
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    except OSError:
+        return None
 
 
 def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes | None:

@@ -20,7 +20,8 @@ from tests.e2e.replaying import MS, hostile, plan, replay, rows, serve, start
 
 pytestmark = pytest.mark.e2e
 
-DEADLINE_NS = 1500 * MS
+DEADLINE_NS = 4000 * MS
+"""Far longer than an answer takes on a crowded host, so that only those time out that never end."""
 NOTHING = Left(descriptors=0, tasks=0, connections=0, requests=0)
 
 
@@ -65,7 +66,7 @@ EXPECTED = {
 def test_each_fault_ends_in_its_one_kind_by_its_deadline_and_leaves_nothing(port: int, tmp_path: Path) -> None:
     names = list(EXPECTED)
     prompts = [*names, *names]
-    got, left = drive(plan(tmp_path, port, prompts, every_ms=30, end_ms=8000, request_timeout_ns=DEADLINE_NS))
+    got, left = drive(plan(tmp_path, port, prompts, every_ms=30, end_ms=12_000, request_timeout_ns=DEADLINE_NS))
     assert Counter(row["request_id"] for row in got) == Counter(range(len(prompts)))  # each ended, and once
     ends = {row["request_id"]: row["end_kind"] for row in got}
     assert [(p, ends[i]) for i, p in enumerate(prompts)] == [(p, EXPECTED[p]) for p in prompts]

@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.campaign.servers import _unreachable
 from harness.errors import HostError
 from harness.replay.session import ReplaySession
+from harness.runtimes.asking import distrust
 from tests.e2e import certificates
 from tests.e2e.certificates import Pair
 from tests.e2e.engine_here import Left, drive
@@ -61,8 +63,8 @@ def told(rows: list[Row]) -> list[tuple[object, ...]]:
 @pytest.mark.usefixtures("trusted")
 def test_rows_are_those_of_the_same_server_without_tls(secure: Served, tmp_path: Path) -> None:
     with serve() as plain:
-        without, _ = drive(plan(tmp_path, plain.port, NAMES, every_ms=30, request_timeout_ns=1500 * MS))
-    within, left = drive(plan(tmp_path, secure.port, NAMES, every_ms=30, request_timeout_ns=1500 * MS, tls=True))
+        without, _ = drive(plan(tmp_path, plain.port, NAMES, every_ms=30, end_ms=12_000, request_timeout_ns=4000 * MS))
+    within, left = drive(plan(tmp_path, secure.port, NAMES, every_ms=30, end_ms=12_000, request_timeout_ns=4000 * MS, tls=True))
     assert told(within) == told(without)
     assert left == Left(descriptors=0, tasks=0, connections=0, requests=0)
     slow = next(row for row in within if row["request_id"] == NAMES.index("slow"))
@@ -113,6 +115,17 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_by_default(secure: Ser
 def test_a_certificate_of_another_host_is_refused(trust: Trust, tmp_path: Path) -> None:
     with serve("--tls", *map(str, trust.elsewhere)) as server:
         assert "IP address mismatch, certificate is not valid for '127.0.0.1'" in refusal(server.port, tmp_path)
+
+
+def test_an_endpoint_is_told_apart_from_one_that_does_not_answer(secure: Served, trust: Trust, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"https://127.0.0.1:{secure.port}"
+    assert distrust(url) == "unable to get local issuer certificate"
+    said = str(_unreachable("mine", url))
+    assert "gave a certificate that is not trusted (unable to get local issuer certificate)" in said
+    assert "SSL_CERT_FILE" in said
+    monkeypatch.setenv("SSL_CERT_FILE", str(trust.authority.certificate))
+    assert distrust(url) is None
+    assert distrust(url.replace("https", "http")) is None
 
 
 def _greet(listener: socket.socket) -> None:
