@@ -71,8 +71,8 @@ class Cluster:
 
     def __enter__(self) -> Self:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # reports go to a host of Ray's makers otherwise
-        logging.getLogger("ray").setLevel(logging.ERROR)  # nothing may print on the way of a measurement
         ray = _import_ray()
+        logging.getLogger("ray").setLevel(logging.ERROR)  # nothing prints on the way of a measurement
         try:
             self._connect(ray)
         except BaseException:

@@ -28,9 +28,10 @@ class Beside(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who hosts a worker. ``nice``: what its processes start with, above 0 they yield to all others."""
+    """Who hosts a worker. ``nice``: what its processes start with, above 0 they yield to all others. ``namespace``: of its process ids."""
 
     identity: str | None
+    namespace: str | None
     source: str
     nice: int
 

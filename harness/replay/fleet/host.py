@@ -39,7 +39,7 @@ class FleetHost:
 
     def hello(self) -> Hello:
         """Say who hosts it."""
-        return Hello(self._beside.identity(), self._beside.source(), self._nice)
+        return Hello(self._beside.identity(), pid_namespace(), self._beside.source(), self._nice)
 
     def now(self) -> int:
         """Read this host's clock."""
@@ -63,8 +63,12 @@ class FleetHost:
         self._session = session
         return ()
 
-    def go(self, epoch_ns: int) -> tuple[Problem, ...]:
-        """Set the epoch, on this host's clock, and begin what goes on beside."""
+    def roles(self) -> dict[str, int]:
+        """Process ids of worker and spooler by what samples call them."""
+        return {} if self._session is None else self._session.roles()
+
+    def go(self, epoch_ns: int, watched: bool) -> tuple[Problem, ...]:
+        """Set the epoch, on this host's clock, and begin what goes on beside, unless the driver watches these processes itself."""
         session, folder = self._session, self._folder
         if session is None or folder is None:
             raise ValueError("it is started first")
@@ -72,7 +76,8 @@ class FleetHost:
             session.go(epoch_ns)
         except HostError as error:
             return error.problems
-        self._stop_beside = self._beside.begin(session.roles(), epoch_ns, folder)
+        if not watched:
+            self._stop_beside = self._beside.begin(session.roles(), epoch_ns, folder)
         return ()
 
     def look(self, have: Mapping[str, int]) -> Look:
@@ -99,6 +104,14 @@ class FleetHost:
     def _end_beside(self) -> None:
         stop, self._stop_beside = self._stop_beside, _nothing_to_stop
         stop()
+
+
+def pid_namespace() -> str | None:
+    """Name of the scope in which process ids of this host mean something; None when it cannot be told."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return None
 
 
 def _nothing_to_stop() -> None:

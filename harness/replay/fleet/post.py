@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from harness.record.facts import Fact
 from harness.replay.contract import Progress, ReplaySummary
@@ -21,6 +21,7 @@ ASKED = "round trips over Ray"
 class Post:
     """``before``/``after``: its clock against ours, before and after the load. ``same_clock``: it is on this host, and what was measured
     agrees. ``standing``: its connections are. ``ref``: the look under way, asked for at ``asked_s``; ``hurry``: the next shall not wait.
+    ``roles``: its process ids, when they mean something on this host.
     """
 
     share: Share
@@ -31,6 +32,7 @@ class Post:
     after: Offset | None = None
     same_clock: bool = False
     standing: bool = False
+    roles: Mapping[str, int] = field(default_factory=dict)
     progress: Progress = NOTHING
     ref: Ref | None = None
     asked_s: float = 0.0

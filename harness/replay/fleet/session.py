@@ -15,6 +15,7 @@ from harness.replay.contract import FleetFacts, Progress, ReplayPlan, ReplaySumm
 from harness.replay.fleet.clocks import Offset, measure
 from harness.replay.fleet.cluster import Cluster, Crew, LostError, Ref
 from harness.replay.fleet.contract import Beside
+from harness.replay.fleet.host import pid_namespace
 from harness.replay.fleet.pieces import Landing
 from harness.replay.fleet.post import Post
 from harness.replay.session import ARM_S, READY_S
@@ -67,12 +68,11 @@ class RaySession:
             self._refuse_strangers()
             self._pin()
             self._send_bodies()
-            answers = self._ask_all("start", READY_S + STOP_S, lambda post: replace(post.share, plan=replace(post.share.plan, bodies=())))
-            for post, problems in answers:
-                post.standing = not problems
-            _refuse(answers)
+            self._stand()
             for post in self._posts:
                 post.compared(self._measure(post), here=self._here(post))
+                if self._here(post) and post.hello is not None and post.hello.namespace == pid_namespace():
+                    post.roles = self._ask_one(post, "roles", ANSWER_S)
         except BaseException:
             self.abort()
             raise
@@ -81,7 +81,7 @@ class RaySession:
         """Set the epoch (our CLOCK_MONOTONIC, ns, in the future). HostError when it passes before all are armed: no silent late start."""
         ahead_s = max(0.0, (epoch_ns - self._clock.now_ns()) / NS_PER_S)
         try:
-            _refuse(self._ask_all("go", ahead_s + ARM_S + ANSWER_S, lambda post: epoch_ns + post.shift_ns))
+            _refuse(self._ask_all("go", ahead_s + ARM_S + ANSWER_S, lambda post: (epoch_ns + post.shift_ns, bool(post.roles))))
         except BaseException:
             self.abort()
             raise
@@ -144,9 +144,8 @@ class RaySession:
         self._dismiss()
 
     def roles(self) -> dict[str, int]:
-        """Nothing to sample from here: what goes on beside each actor samples its worker and spooler."""
-        self._need()
-        return {}
+        """Process ids of the workers and spoolers on this host; those on others are sampled by what goes on beside them."""
+        return {role: pid for post in self._need() for role, pid in post.roles.items()}
 
     # -- starting
 
@@ -179,14 +178,22 @@ class RaySession:
             for part in parts(post.share.plan.bodies):
                 self._ask_one(post, "take", HELLO_S, part)
 
+    def _stand(self) -> None:
+        answers = self._ask_all("start", READY_S + STOP_S, lambda post: (replace(post.share, plan=replace(post.share.plan, bodies=())),))
+        for post, problems in answers:
+            post.standing = not problems
+        _refuse(answers)
+
     def _measure(self, post: Post) -> Offset:
         return measure(lambda: int(self._ask_one(post, "now", ANSWER_S)), self._clock)
 
     # -- asking
 
-    def _ask_all(self, method: str, timeout_s: float, argument: Callable[[Post], Any] | None = None) -> list[tuple[Post, Any]]:
+    def _ask_all(
+        self, method: str, timeout_s: float, arguments: Callable[[Post], tuple[Any, ...]] = lambda _: ()
+    ) -> list[tuple[Post, Any]]:
         deadline = time.monotonic() + timeout_s
-        asked = [(post, self._cluster.ask(post.seat.actor, method, *([argument(post)] if argument else []))) for post in self._need()]
+        asked = [(post, self._cluster.ask(post.seat.actor, method, *arguments(post))) for post in self._need()]
         return [(post, self._answer(post, ref, max(0.0, deadline - time.monotonic()), method)) for post, ref in asked]
 
     def _ask_one(self, post: Post, method: str, timeout_s: float, *arguments: Any) -> Any:
