@@ -50,21 +50,27 @@ def make_spec(**changes: Any) -> RunSpec:
         "window": Window(warm_up_ns=2 * S, measured_ns=10 * S, drain_ns=2 * S),
         "replication": Replication(count=5, server_starts=5),
         "rank": Rank(metric="goodput", margin=0.02),
-        "certificate": CertificateRef(
-            id="f" * 64,
-            protocol=1,
-            host="m:b",
-            created="2026-01-01T00:00:00Z",
-            rate_ceiling=200.0,
-            event_ceiling=20000.0,
-            slip_p99_ns=300_000,
-            ttft_error_p99_ns=1 * MS,
-            tbt_error_p99_ns=1 * MS,
-        ),
+        "certificate": make_certificate(),
         "source_digest": "d" * 64,
         "version": "0.1.0",
     }
     return RunSpec(**(base | changes))
+
+
+def make_certificate(**changes: Any) -> CertificateRef:
+    """Return a certificate of the host that made_coordinates names, made the day before the run of make_facts."""
+    base: dict[str, Any] = {
+        "id": "f" * 64,
+        "protocol": 1,
+        "host": "m:b",
+        "created": "2026-01-01T00:00:00Z",
+        "rate_ceiling": 200.0,
+        "event_ceiling": 20000.0,
+        "slip_p99_ns": 300_000,
+        "ttft_error_p99_ns": 1 * MS,
+        "tbt_error_p99_ns": 1 * MS,
+    }
+    return CertificateRef(**(base | changes))
 
 
 def make_workload(**changes: Any) -> WorkloadSpec:
@@ -180,6 +186,7 @@ def make_facts(**changes: Any) -> Facts:
         "argv": ("server", "--port", "1"),
         "server_exit": ServerExit(survived=True, pid=1),
         "epoch_monotonic_ns": 12345,
+        "epoch_wall": "2026-01-02T00:00:00+00:00",
     }
     return Facts(**(base | changes))
 

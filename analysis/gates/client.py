@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from analysis.gates.certified import certified
 from analysis.gates.registry import Finding, RunContext, attempt, combine, gate, judge, number, passed
-from analysis.gates.tables import SECOND, by_label, nearest_rank, shares
+from analysis.gates.tables import by_label, nearest_rank, shares
 from analysis.model import Claim
 from analysis.samples import AbsentError, need
 from analysis.slos import tightest
 from analysis.virtual import WORDS, in_virtual_time
-from harness.record.coordinates import Known
 from harness.record.facts import Fact
 
 TIMED = (Claim.LATENCY, Claim.GOODPUT, Claim.CAPACITY)
@@ -29,12 +29,9 @@ LAG_SHARE = 0.02
 FLOOR_NS = 1 * MS
 """1 ms is what timers and wake-ups of a general-purpose kernel hold at p99 on an idle core; a tighter limit would test the kernel."""
 
-HEADROOM = 2.0
-"""A certificate's ceiling must be more than twice the rate: bursts of twice the mean are ordinary in the public traces."""
-
 CPU_SHARE = 0.5
-"""Half a core for the single-threaded client: the same factor 2. In an M/D/1 queue the mean wait is rho / (2 (1 - rho)) services, half a
-service at 0.5 and growing without bound after it."""
+"""Half a core for the single-threaded client: the factor of a certificate's headroom. In an M/D/1 queue the mean wait is
+rho / (2 (1 - rho)) services, half a service at 0.5 and growing without bound after it."""
 
 DELAY_SHARE = 0.05
 """At most 5% of the time runnable without a core: that is the chance that a stamp had to wait at all; how long is receive_lag's matter."""
@@ -101,7 +98,9 @@ def receive_lag(context: RunContext) -> Finding:
 @gate(
     "client_headroom",
     protects=TIMED,
-    threshold="Calibrated ceilings > 2 x the realised request and event rates (bursts of twice the mean are ordinary); the client's own "
+    threshold="Calibrated ceilings > 2 x the realised request and event rates and mean open streams (bursts of twice the mean are "
+    "ordinary), of a certificate made under this protocol, on this host and boot, at most 30 days before, with as many workers; where "
+    "events were decoded as they came (client_stop, turns, users), the ceiling of that. A certificate that does not apply is UNKNOWN. The client's own "
     "CPU <= 0.5 of a core a process (M/D/1 wait: half a service at 0.5, unbounded after); run-queue delay <= 5% of the time "
     "(the chance that a stamp waited at all). Host CPU is not looked at: the server may share the host. "
     "Virtual time: there is no client to be short of anything.",
@@ -111,7 +110,7 @@ def client_headroom(context: RunContext) -> Finding:
     """The client could have done at least twice as much."""
     if in_virtual_time(context.record):
         return passed(f"{WORDS} no client ran")
-    return combine(attempt(part, context) for part in (_certified, _own_cpu, _run_queue))
+    return combine(attempt(part, context) for part in (certified, _own_cpu, _run_queue))
 
 
 @gate(
@@ -158,58 +157,6 @@ def _fleet(facts: Mapping[str, Fact], worker: str, name: str) -> Any:
     if fact is None or fact.value is None:
         raise AbsentError(f"fleet.{worker}.{name} is not known" + (f": {fact.reason}" if fact is not None and fact.reason else ""))
     return fact.value
-
-
-def _certified(context: RunContext) -> Finding:
-    spec = context.record.spec
-    paper = spec.certificate
-    if paper is None:
-        raise AbsentError("the run cites no calibration certificate")
-    host = context.record.coordinates.coordinates["client.host"]
-    rate, events = realised_rates(context)
-    parts = [
-        judge(
-            paper.protocol == spec.measurement_protocol, f"certificate protocol {paper.protocol}, run protocol {spec.measurement_protocol}"
-        ),
-        attempt(lambda _: (_same_hosts if spec.fleet == "ray" else _same_host)(paper.host, host), None),
-        _above("rate_ceiling", paper.rate_ceiling, rate, "requests/s"),
-        _above("event_ceiling", paper.event_ceiling, events, "events/s"),
-    ]
-    return combine(parts)
-
-
-def _same_host(certified: str, host: object) -> Finding:
-    if not isinstance(host, Known):
-        raise AbsentError("the client's host and boot are unknown")
-    return judge(certified == host.value, f"certificate was made on {certified}, the client ran on {host.value}")
-
-
-def _same_hosts(certified: str, hosts: object) -> Finding:
-    """Every host of a fleet that carried load needs a certificate; only the driver's is looked up, so all others stay unknown."""
-    if not isinstance(hosts, Known):
-        raise AbsentError("the hosts of the fleet are unknown")
-    carried = hosts.value if isinstance(hosts.value, list) else [hosts.value]
-    without = [host for host in carried if host != certified]
-    if without:
-        raise AbsentError(f"no certificate is cited for {len(without)} of {len(carried)} hosts that carried load ({', '.join(without)})")
-    return passed(f"the certificate was made on {certified}, which carried all load")
-
-
-def _above(name: str, ceiling: float, realised: float, unit: str) -> Finding:
-    return judge(
-        ceiling > HEADROOM * realised,
-        f"calibrated {name} {ceiling:.4g} {unit} against {HEADROOM:g} x {realised:.4g}",
-        **{name: number(ceiling, HEADROOM * realised, unit)},
-    )
-
-
-def realised_rates(context: RunContext) -> tuple[float, float]:
-    """Arrivals and token events per second of the measured window. Raises AbsentError when nothing was offered in it."""
-    record, clocks = context.record, context.clocks
-    offered = int(clocks.in_cohort.sum())
-    need(offered > 0, "no request was offered in the measured window")
-    width = record.spec.window.measured_ns / SECOND
-    return offered / width, float(clocks.marks.inside.sum()) / width
 
 
 def _own_cpu(context: RunContext) -> Finding:

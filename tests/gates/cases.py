@@ -17,10 +17,11 @@ from harness.record.facts import Fact, Facts, PinResult, ServerExit
 from harness.record.fairness import Fairness
 from harness.record.reader import RunRecord, SealState
 from harness.record.schema import SAMPLES, SCHEDULE, TRUTH
-from harness.record.spec import Arm, Window
+from harness.record.spec import Arm, Window, WorkloadSpec
 from tests.builders import (
     MS,
     S,
+    make_certificate,
     make_coordinates,
     make_facts,
     make_host_samples,
@@ -289,7 +290,7 @@ ATTACHED = Arm(name="a", runtime="endpoint", base_url="http://127.0.0.1:1")
 MISMATCH = (PinResult(pin="model.dtype", expected="float32", observed="bfloat16", result="mismatched"),)
 OPEN_PIN = (PinResult(pin="hardware.driver", expected="580", result="unknown", reason="no driver"),)
 REFUSED_400 = NO_EVENTS | {"end_kind": "http_error", "http_status": 400, "error": "prompt too long"}
-SMALL_CEILING = make_spec().certificate.model_copy(update={"rate_ceiling": 15.0})  # type: ignore[union-attr]
+SMALL_CEILING = make_certificate(rate_ceiling=15.0)
 
 
 def fleet(hosts: Any = "m:b", **facts: Any) -> Callable[[], RunRecord]:
@@ -334,8 +335,17 @@ FIXTURES: dict[str, Case] = {
     "contention": Case(two_clients(5 * S), apart, empty),
 }
 
-_CERTIFICATE = make_spec().certificate
-assert _CERTIFICATE is not None
+
+def paper_(workload: WorkloadSpec | None = None, **changes: Any) -> Callable[[], RunRecord]:
+    """A healthy run under a changed certificate."""
+    return spec_(certificate=make_certificate(**changes), workload=workload or make_workload())
+
+
+def over_tls() -> RunRecord:
+    """A healthy run against an endpoint behind TLS."""
+    return healthy(spec=make_spec(arm=Arm(name="a", runtime="endpoint", base_url="https://example.org", declared=("runtime.args",))))
+
+
 CUT = NO_EVENTS | {"end_kind": "drain_end"}
 STOPPED = make_workload(output_length="client_stop", max_tokens=9)
 GPU_LEVELS = {"gpu_throttle_bits": 0x4, "gpu_sm_clock_mhz": 1980.0, "gpu_processes_server": 1.0, "gpu_processes_foreign": 0.0}
@@ -510,10 +520,22 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("delivered_load", "the same failure in the drain", "PASS", closed_loop(fails=130)),
     ("requests_wellformed", "client fault before it came due", "FAIL", lost_turn("reset", kind="client_fault")),
     ("client_slip", "p99 beyond 5 ms", "FAIL", lambda: healthy([r | {"send_ns": r["arrival_ns"] + 6 * MS} for r in rows()])),
-    ("client_headroom", "other host", "FAIL", lambda: healthy(coordinates=make_coordinates(client_host=Known(value="n:b")))),
+    ("client_headroom", "other host", "UNKNOWN", lambda: healthy(coordinates=make_coordinates(client_host=Known(value="n:b")))),
     ("client_headroom", "host unknown", "UNKNOWN", lambda: healthy(coordinates=make_coordinates(client_host=Unknown(reason="x")))),
-    ("client_headroom", "other protocol", "FAIL", spec_(certificate=_CERTIFICATE.model_copy(update={"protocol": 2}))),
-    ("client_headroom", "too many events", "FAIL", spec_(certificate=_CERTIFICATE.model_copy(update={"event_ceiling": 60.0}))),
+    ("client_headroom", "other protocol", "UNKNOWN", paper_(protocol=2)),
+    ("client_headroom", "too many events", "FAIL", paper_(event_ceiling=60.0)),
+    ("client_headroom", "too many streams", "FAIL", paper_(stream_ceiling=1)),
+    ("client_headroom", "streams to spare", "PASS", paper_(stream_ceiling=100)),
+    ("client_headroom", "a month old", "PASS", paper_(created="2025-12-03T00:00:00+00:00")),
+    ("client_headroom", "older than a month", "UNKNOWN", paper_(created="2025-12-02T23:59:59+00:00")),
+    ("client_headroom", "made after the run", "UNKNOWN", paper_(created="2026-01-02T00:00:01+00:00")),
+    ("client_headroom", "date of the run unknown", "UNKNOWN", facts_(epoch_wall=None)),
+    ("client_headroom", "another number of workers", "UNKNOWN", spec_(workers=2)),
+    ("client_headroom", "as many workers", "PASS", spec_(workers=2, certificate=make_certificate(workers=2))),
+    ("client_headroom", "decoded live, not measured", "UNKNOWN", spec_(workload=make_workload(output_length="client_stop"))),
+    ("client_headroom", "users, measured live", "PASS", paper_(make_workload(loop="closed"), live_event_ceiling=200.0)),
+    ("client_headroom", "users, too many events for live", "FAIL", paper_(make_workload(loop="closed"), live_event_ceiling=60.0)),
+    ("client_headroom", "TLS is said and not failed", "PASS", over_tls),
     ("clock_sync", "the allowance used up by drift and round trip", "PASS", fleet(drift_ns=-4 * MS, uncertainty_ns=MS)),
     ("clock_sync", "a round trip that bounds nothing", "FAIL", fleet(uncertainty_ns=6 * MS)),
     ("clock_sync", "one host, one clock", "PASS", fleet(shared=True, offset_ns=MS // 4)),

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.record.coordinates import Known
 from harness.record.facts import Fact, Facts
-from tests.builders import MS, make_coordinates, make_facts, make_spec
+from tests.builders import MS, make_certificate, make_coordinates, make_facts, make_spec
 
 
 def fleet_facts(
@@ -30,7 +30,7 @@ def fleet_facts(
 def of_fleet(hosts: Any = "m:b", **facts: Any) -> dict[str, Any]:
     """Parts of a record: its spec, its facts and the client's hosts."""
     return {
-        "spec": make_spec(workers=2, fleet="ray"),
+        "spec": make_spec(workers=2, fleet="ray", certificate=make_certificate(workers=2)),
         "facts": fleet_facts(**facts),
         "coordinates": make_coordinates(client_host=Known(value=hosts)),
     }
