@@ -239,10 +239,15 @@ def log(path: Path | None, line: str) -> None:
             file.write(line + "\n")
 
 
+def refuse_unread(body: bytes) -> bool:
+    """Whether the beginning of a body asks for an answer before the rest was read."""
+    return b"refuse_unread" in body[:200]
+
+
 async def read_body(reader: asyncio.StreamReader, size: int) -> bytes:
     """The whole body; one of megabytes is read slowly, so that its sender's socket stays full for most of a second."""
     body = bytearray()
-    while len(body) < size:
+    while len(body) < size and not refuse_unread(body):
         body += await reader.readexactly(min(size - len(body), SLOW_READ))
         await asyncio.sleep(0.005 if size > SLOW_FROM else 0)
     return bytes(body)
@@ -256,6 +261,10 @@ async def serve(reader: asyncio.StreamReader, writer: Writer) -> None:
             head = await reader.readuntil(b"\r\n\r\n")
             size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
             body = await read_body(reader, size)
+            if refuse_unread(body):
+                writer.write(status(429))
+                await writer.drain()
+                await asyncio.sleep(60)  # and neither reads on nor closes
             log(ARGS.bodies, hashlib.sha256(body).hexdigest())
             asked = json.loads(body)
             name = (asked.get("prompt") or asked["text"]).split()[0]
