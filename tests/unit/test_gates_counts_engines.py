@@ -16,11 +16,12 @@ from tests.gates.cases import healthy, rows, run_context
 
 
 def served(
-    runtime: str, requests: list[dict[str, Any]] | None = None, *, late_s: float = 0.0, extra: float = 0.0, **args: Any
+    runtime: str, requests: list[dict[str, Any]] | None = None, *, late_s: float = 0.0, extra: float = 0.0, interval: int | None = None
 ) -> RunRecord:
     """A healthy run on an engine whose gauges are as they were ``late_s`` ago, with ``extra`` requests of others."""
     requests = rows() if requests is None else requests
     shown = [r | {"end_ns": r["end_ns"] + round(late_s * S)} for r in requests]
+    args = {} if interval is None else {"decode-log-interval": interval}
     samples = make_server_samples(shown, requests_running=extra)
     return healthy(requests, server_metrics=samples, spec=make_spec(arm=Arm(name="a", runtime=runtime, args=args)))
 
@@ -36,7 +37,7 @@ def test_an_engine_that_writes_its_gauges_at_every_step_has_fresh_ones() -> None
 def test_sglang_s_are_as_old_as_the_steps_between_two_writings() -> None:
     step = step_s(served("sglang"))
     assert step > 0
-    assert gauge_age_s(run_context(served("sglang", **{"decode-log-interval": 3}))) == pytest.approx(3 * step)
+    assert gauge_age_s(run_context(served("sglang", interval=3))) == pytest.approx(3 * step)
 
 
 def test_without_a_stream_of_two_tokens_the_age_is_unknown() -> None:
@@ -53,7 +54,7 @@ def test_requests_still_shown_after_their_end_are_no_foreign_load_on_sglang() ->
 
 
 def test_foreign_load_is_seen_on_sglang() -> None:
-    record = served("sglang", extra=4.0, **{"decode-log-interval": 1})
+    record = served("sglang", extra=4.0, interval=1)
     assert in_flight_area(run_context(record)).verdict is Verdict.FAIL
 
 

@@ -26,6 +26,7 @@ from harness.runtimes.contract import MetricRule
 from harness.runtimes.vllm import VllmRuntime
 
 PAGE = (Path(__file__).parent.parent / "fixtures" / "vllm" / "metrics-0.32.0-cpu.txt").read_text()
+BOUNDS = ("1.0", *(f"{float(2**i)}" for i in range(3, 15)), "+Inf")
 RULES = (
     MetricRule("running", "x:running"),
     MetricRule("done", "x:done_total", {"reason": "stop"}),
@@ -37,7 +38,8 @@ def test_a_real_page_gives_every_canonical_metric() -> None:
     found = canonical_values(PAGE, VllmRuntime.metrics)
     assert set(found) == {
         "requests_running", "requests_waiting", "requests_finished_total", "requests_aborted_total", "prompt_tokens_total",
-        "generation_tokens_total", "cached_tokens_total", "preemptions_total", "kv_usage_ratio",
+        "generation_tokens_total", "cached_tokens_total", "prefix_queries_total", "preemptions_total", "kv_usage_ratio",
+        "iteration_tokens_sum", "iteration_tokens_count", *(f"iteration_tokens_bucket/{bound}" for bound in BOUNDS),
     }  # fmt: skip
 
 
