@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,12 +17,15 @@ from harness.manifest import PlannedRun
 from harness.runtimes.asking import Reply, ask
 from harness.runtimes.contract import Target
 from harness.wire import PROTOCOLS
-from harness.wire.contract import Decoded
+from harness.wire.contract import Ask, Decoded
 from workloads import Schedule
 
 FLUSH_TRIES = 20
 FLUSH_PAUSE_S = 0.5
 """Ten seconds in all: what the last replicate left open is closed when its drain ends; engines give it up within an iteration or two."""
+
+WAKING_TOKENS = 8
+"""Less than a block of any cache but SGLang's, whose pages hold one token: there the second prompt finds the first, and is counted."""
 
 WARM_PATIENCE_S = 120.0
 """Wait for the answer to one warming prompt: the longest prompts of the public traces take a CPU tens of seconds."""
@@ -44,11 +47,14 @@ def prepare_cache(
     """Bring the server's cache to what ``workload.cache`` says and return what was done, for the record; counts this use of the server.
 
     cold: emptied by the runtime's own means, or never used since its start. warm: the same, then every prompt of ``schedule`` is sent
-    once, in order, for one token. as_trace: nothing is touched. ``caches``: what the server says of its prefix cache; one that is off is
-    always empty. Raises HostError ``flush_refused``, ``cache_not_emptied`` or ``warm_pass_failed``: no load is sent.
+    once, in order, for one token. as_trace: nothing is touched. A server just started first gets a short prompt twice. ``caches``: what the
+    server says of its prefix cache; one that is off is always empty. Raises HostError ``flush_refused``, ``cache_not_emptied`` or
+    ``warm_pass_failed``: no load is sent.
     """
     told: dict[str, Any] = {"policy": run.cache, "served_before": server.served}
     told["process"] = None if server.process is None else server.process.pid
+    if server.process is not None and server.served == 0:
+        told["woken"] = _wake(run, server.target, headers, means)
     server.served += 1
     if run.cache == "as_trace":
         return told | {"emptied": "kept"}
@@ -56,6 +62,32 @@ def prepare_cache(
     if run.cache == "warm":
         told["warm_pass"] = _warm(run, server.target, schedule, headers, means)
     return told
+
+
+def _wake(run: PlannedRun, target: Target, headers: Mapping[str, str], means: Means) -> int:
+    """Send one short prompt twice to a server just started, and count the answers: no replicate pays for what an engine sets up at its
+    first request, and counters that a page shows only from their first event on (SGLang: tokens found in the cache) are there before the
+    load. A server that declines them will decline in the run as well, where that is counted.
+    """
+    as_text = run.workload.api == "chat" or not target.token_ids
+    prompt = "hello " * WAKING_TOKENS if as_text else np.arange(1, WAKING_TOKENS + 1, dtype=np.int32)
+    body = PROTOCOLS[run.workload.api].encode(Ask(target.model, prompt, max_tokens=1, ignore_eos=True, seed=0))
+    return sum(_whole(_post(run, target, body, headers, means)[1]) for _ in range(2))
+
+
+def _post(run: PlannedRun, target: Target, body: bytes, headers: Mapping[str, str], means: Means) -> tuple[Reply | None, Decoded | None]:
+    """One request and its answer, decoded where there is one."""
+    protocol = PROTOCOLS[run.workload.api]
+    reply = means.asking(target.base_url, protocol.path, timeout_s=WARM_PATIENCE_S, headers=headers, post=body)
+    if reply is None or reply.status != 200:
+        return reply, None
+    decoder = protocol.decoder(stream=True)
+    decoder.feed(0, reply.body)
+    return reply, decoder.finish()
+
+
+def _whole(decoded: Decoded | None) -> bool:
+    return decoded is not None and decoded.complete and decoded.error is None
 
 
 def _emptied(run: PlannedRun, server: Server, served: int, means: Means) -> str:
@@ -91,36 +123,23 @@ def _never_used(run: PlannedRun, server: Server, served: int) -> str:
 
 
 def _warm(run: PlannedRun, target: Target, schedule: Schedule, headers: Mapping[str, str], means: Means) -> dict[str, Any]:
-    """Send every prompt once for one token, one at a time: what a cache that is too small keeps then depends on the schedule alone."""
+    """Send every prompt once for one token, one at a time: what a cache that is too small keeps then depends on the schedule alone.
+
+    HostError ``warm_pass_failed`` at the first answer that is not whole.
+    """
     means.say(f"warming the cache of {run.cell} with {len(schedule)} prompts")
     began = means.clock.now_ns()
-    done = sum(1 for _ in _answers(run, target, schedule, headers, means))
+    one = replace(schedule, max_tokens=np.ones(len(schedule), np.int64))
+    for i, body in enumerate(encode_bodies(one, run, target).bodies):
+        reply, decoded = _post(run, target, body, headers, means)
+        if not _whole(decoded):
+            raise _not_warmed(run, i, reply, decoded)
     return {
         "requests": len(schedule),
-        "completed": done,
+        "completed": len(schedule),
         "input_tokens": int(schedule.input_tokens.sum()),
         "duration_s": (means.clock.now_ns() - began) / NS_PER_S,
     }
-
-
-def _answers(run: PlannedRun, target: Target, schedule: Schedule, headers: Mapping[str, str], means: Means) -> Iterator[Decoded]:
-    """Yield the whole answer to every prompt; HostError at the first that is none."""
-    protocol = PROTOCOLS[run.workload.api]
-    one = replace(schedule, max_tokens=np.ones(len(schedule), np.int64))
-    for i, body in enumerate(encode_bodies(one, run, target).bodies):
-        reply = means.asking(target.base_url, protocol.path, timeout_s=WARM_PATIENCE_S, headers=headers, post=body)
-        decoded = _decoded(run, reply)
-        if decoded is None or not decoded.complete or decoded.error is not None:
-            raise _not_warmed(run, i, reply, decoded)
-        yield decoded
-
-
-def _decoded(run: PlannedRun, reply: Reply | None) -> Decoded | None:
-    if reply is None or reply.status != 200:
-        return None
-    decoder = PROTOCOLS[run.workload.api].decoder(stream=True)
-    decoder.feed(0, reply.body)
-    return decoder.finish()
 
 
 def _not_warmed(run: PlannedRun, request: int, reply: Reply | None, decoded: Decoded | None) -> HostError:

@@ -24,6 +24,7 @@ from tests.unit.test_campaign_bodies import TARGET, run
 from tests.unit.test_workloads_digest import schedule
 
 WHOLE = b'data: {"choices":[{"index":0,"text":"a","token_ids":[1],"finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
+ANSWERED = Reply(200, WHOLE)
 FAILED = b'data: {"error":{"message":"no room","code":503}}\n\ndata: [DONE]\n\n'
 
 
@@ -66,7 +67,7 @@ def planned(policy: Any) -> PlannedRun:
     return replace(run(), cache=policy)
 
 
-def prepare(policy: str, on: Server, reply: Reply | None = None, *, caches: bool | None = True) -> tuple[dict[str, Any], Heard]:
+def prepare(policy: str, on: Server, reply: Reply | None = ANSWERED, *, caches: bool | None = True) -> tuple[dict[str, Any], Heard]:
     heard = Heard(reply)
     means = Means(VirtualClock(), lambda _line: None, heard, lambda _s: None)
     return prepare_cache(planned(policy), on, schedule(), {}, means, caches=caches), heard
@@ -87,9 +88,10 @@ def test_an_empty_cache_comes_of_a_flush_a_start_or_none_at_all(on: Server, cach
     before = on.served
     told, heard = prepare("cold", on, caches=caches)
     process = None if on.process is None else 7
-    assert told == {"policy": "cold", "served_before": before, "process": process, "emptied": emptied}
+    woken = {"woken": 2} if on.process and before == 0 else {}  # a server just started
+    assert told == {"policy": "cold", "served_before": before, "process": process, "emptied": emptied} | woken
     assert on.served == before + 1
-    assert heard.bodies == []
+    assert len(heard.bodies) == len(woken) * 2
 
 
 @pytest.mark.parametrize(("on", "code"), [(server(*[False] * FLUSH_TRIES), "flush_refused"), (server(None, served=1), "cache_not_emptied")])
@@ -113,7 +115,7 @@ def test_as_trace_touches_nothing() -> None:
 
 
 def test_warm_sends_every_prompt_once_for_one_token_after_emptying() -> None:
-    told, heard = prepare("warm", server(True), Reply(200, WHOLE))
+    told, heard = prepare("warm", server(True, served=1))
     plan = schedule()
     assert told["emptied"] == "flush"
     assert told["warm_pass"] == {"requests": 3, "completed": 3, "input_tokens": int(plan.input_tokens.sum()), "duration_s": 0.0}
@@ -127,8 +129,17 @@ def test_warm_sends_every_prompt_once_for_one_token_after_emptying() -> None:
 )
 def test_a_prompt_without_a_whole_answer_stops_the_run(reply: Reply | None, said: str) -> None:
     with pytest.raises(HostError, match="warm_pass_failed") as caught:
-        prepare("warm", server(True), reply)
+        prepare("warm", server(True, served=1), reply)
     assert said in str(caught.value)
+    told, _ = prepare("cold", server(True), reply)
+    assert told["woken"] == 0  # what it declines at first it declines in the run, where that is counted
+
+
+def test_a_server_just_started_gets_one_short_prompt_twice_in_every_policy() -> None:
+    for policy in ("cold", "warm", "as_trace"):
+        _, heard = prepare(policy, server(True))
+        assert [body["prompt"] for body in heard.bodies[:2]] == [list(range(1, 9))] * 2
+        assert {body["max_tokens"] for body in heard.bodies} == {1}
 
 
 def test_who_is_restarted_is_who_cannot_flush_and_is_ours() -> None:
