@@ -12,6 +12,7 @@ from harness.clock import Clock
 from harness.reference.contract import IterationResult
 from harness.reference.deployment import NOT_MOVING
 from harness.reference.engine import Engine
+from harness.reference.iterations import Iterations
 from harness.reference.latencies import Latencies
 
 
@@ -82,6 +83,7 @@ class Driver:
         self._on_fault = on_fault
         self.counters = Counters()
         self.lateness = Lateness()
+        self.iterations = Iterations()
         self.latencies: Latencies | None = None
         self._clock = clock
         self._alarm = alarm
@@ -199,6 +201,7 @@ class Driver:
 
     def _publish(self, result: IterationResult) -> None:
         counters, now_ns = self.counters, self._clock.now_ns()
+        self.iterations.add(result.rows)
         for request_id, token, prompt_tokens, finish, cached_tokens in self.engine.tokens_of(result):
             counters.generation_tokens += 1
             counters.prompt_tokens += prompt_tokens

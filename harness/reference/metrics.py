@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from harness.clock import NS_PER_S
 from harness.reference.accounts import COUNTERS, GAUGES, NAMES, PLAIN, account_values, plain_values
 from harness.reference.driver import Driver
+from harness.reference.iterations import BOUNDS
 from harness.reference.metric_names import FAMILIES
 
 PREFIX = "trigpoint:"
@@ -34,6 +36,7 @@ class Page:
         yield from self._gauges()
         yield from self._counters()
         yield from self._accounts()
+        yield self._iterations()
         for families in self._others:
             yield from families(self._driver, self._model)
 
@@ -47,6 +50,12 @@ class Page:
             ("iteration_lateness_worst_seconds", self._driver.lateness.worst_ns / NS_PER_S, "Worst wake-up after a planned end"),
         ):
             yield GaugeMetricFamily(PREFIX + name, meaning, value=value)
+
+    def _iterations(self) -> Metric:
+        kept = self._driver.iterations
+        bounds = [*map(float, BOUNDS), "+Inf"]
+        buckets = [(str(bound), count) for bound, count in zip(bounds, accumulate(kept.counts), strict=True)]
+        return HistogramMetricFamily(PREFIX + "iteration_tokens", "Prompt rows computed and tokens made", buckets, kept.tokens)
 
     def _accounts(self) -> Iterator[Metric]:
         """What the owner of the cache counted. Without one, only what that says of itself: absent is not 0."""

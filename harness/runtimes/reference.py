@@ -16,7 +16,7 @@ import harness
 from harness.errors import HostError, Problem, UsageError
 from harness.runtimes import flags
 from harness.runtimes.asking import ask, ask_json, served_models
-from harness.runtimes.contract import Command, MetricRule, Target
+from harness.runtimes.contract import Command, MetricRule, Target, histogram
 from harness.runtimes.ports import HOST, check_port
 from harness.system import Arm, EvidenceClass, Fact, Pins
 
@@ -55,6 +55,10 @@ class ReferenceRuntime:
             )
         ),
         MetricRule("recomputed_rows_total", "trigpoint:recomputed_tokens_total"),
+        # Every prompt token is looked up where there is a prefix store at all.
+        MetricRule("prefix_queries_total", "trigpoint:prompt_tokens_total"),
+        *histogram("iteration_tokens", "trigpoint:iteration_tokens"),
+        MetricRule("iteration_tokens_bucket", "trigpoint:iteration_tokens_bucket", by="le"),
     )  # fmt: skip
 
     def check(self, arm: Arm, pins: Pins) -> list[Problem]:
