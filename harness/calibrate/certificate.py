@@ -82,8 +82,8 @@ class Certificate(Frozen):
 
 
 class Ceilings(NamedTuple):
-    """How far this client held, on each axis; ``best``: the row of the highest rate. ``live_events``: None when it was not tried or did
-    not hold."""
+    """How far this client held, on each axis; ``best``: the row of the highest rate. ``live_events``: None when it was not tried, 0 when
+    not even its lowest stage held."""
 
     best: RateRow
     rate: float
@@ -103,14 +103,14 @@ def ceilings(rows: tuple[RateRow, ...]) -> Ceilings | None:
     if best is None:
         return None
     held = [row for axis in ("rate", "events", "streams") for row in _chain(rows, axis)]
-    live = [row.events_per_s for row in _chain(rows, "live")]
+    live = max((row.events_per_s for row in _chain(rows, "live")), default=0.0)
     memory = max((row for row in held if row.memory_per_stream_bytes is not None), key=lambda row: row.streams, default=None)
     return Ceilings(
         best,
         best.rate,
         max(row.events_per_s for row in held),
         max(row.streams for row in held),
-        max(live, default=None),
+        live if any(row.axis == "live" for row in rows) else None,
         None if memory is None else memory.memory_per_stream_bytes,
     )
 
@@ -170,6 +170,11 @@ def load(path: Path) -> Certificate | None:
     except (OSError, ValidationError):
         return None
     return certificate if certificate.ref.id == path.stem == certificate_id(body_of(certificate)) else None
+
+
+def cited(cache: Path, ref: CertificateRef) -> Certificate | None:
+    """The whole certificate that a reference stands for; None when it is gone or was changed."""
+    return load(cache / FOLDER / f"{ref.id}.json")
 
 
 def body_of(certificate: Certificate) -> dict[str, object]:

@@ -201,7 +201,9 @@ class CertificateRef(Frozen):
     ttft_error_p99_ns: int
     tbt_error_p99_ns: int
     stream_ceiling: int | None = Field(None, description="Streams open at once up to which slip held; null: not measured")
-    live_event_ceiling: float | None = Field(None, description="Events per second decoded as they came, for turns and client_stop")
+    live_event_ceiling: float | None = Field(
+        None, description="Events per second decoded as they came, for turns and client_stop; 0: none held"
+    )
     workers: int = Field(1, description="Worker processes that were measured")
     cpu_us_per_event: float | None = Field(None, description="CPU time of the workers over events at the rate ceiling")
     memory_per_stream_bytes: int | None = Field(None, description="Worker's memory for each open stream; null: too few were open to tell")

@@ -150,7 +150,10 @@ def test_what_was_not_tried_or_did_not_hold_has_no_ceiling() -> None:
     assert ceilings((on("rate", 25, ok=False), on("events", 100, ok=True))) is None
     found = ceilings((on("rate", 25, ok=True, events_per_s=9.0, streams=3), on("live", 25, ok=False), on("streams", 9, ok=False)))
     assert found is not None
-    assert (found.events, found.streams, found.live_events, found.memory_per_stream_bytes) == (9.0, 3, None, None)
+    assert (found.events, found.streams, found.live_events, found.memory_per_stream_bytes) == (9.0, 3, 0.0, None)
+    untried = ceilings((on("rate", 25, ok=True),))
+    assert untried is not None
+    assert untried.live_events is None
 
 
 def certificate(host: str = "m:b", protocol: int = 1, created: str = "2026-01-01T00:00:00+00:00", workers: int = 1) -> Certificate:
