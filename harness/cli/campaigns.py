@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from harness.manifest import Campaign, PlannedRun, Searches, expand, load_manife
 from harness.observe import host_facts
 from harness.record.journal import read_campaign
 from harness.record.schema import MEASUREMENT_PROTOCOL
+from harness.record.spec import CertificateRef
 from harness.replay.contract import Progress as Live
 from harness.runtimes.endpoint import authorisation
 from harness.runtimes.places import cache_dir
@@ -164,13 +166,25 @@ def resume(campaign_dir: Path, traces: tuple[Path, ...], launch: tuple[str, ...]
     return _run(campaign, campaign_dir.parent, search, launch, where, as_json=as_json)
 
 
+def _certificate(campaign: Campaign, say: Callable[[str], None]) -> CertificateRef | None:
+    """The certificate that the runs cite; says before they start when analysis will not take it for what it has to prove."""
+    workers = max(run.workers for run in campaign.examples)
+    found = find_certificate(cache_dir(), str(host_facts()["host.identity"].value), MEASUREMENT_PROTOCOL, workers)
+    wanted = "trigpoint calibrate" + (f" --workers {workers}" if workers > 1 else "")
+    if found is None:
+        say(f"no calibration certificate for this host and boot: client_headroom will be UNKNOWN; run `{wanted}`")
+    elif found.workers != workers:
+        say(f"the certificate is of workers={found.workers}, the runs have {workers}: client_headroom will be UNKNOWN; run `{wanted}`")
+    return found
+
+
 def _run(campaign: Campaign, results: Path, search: tuple[Path, ...], launch: tuple[str, ...], where: Where, *, as_json: bool) -> int:
     launches = choose(launch, campaign)
     with where.opened(campaign) as sessions, _Live(campaign.most_runs, quiet=as_json) as live:
         settings = Settings(
             results=results,
             search_path=search,
-            certificate=find_certificate(cache_dir(), str(host_facts()["host.identity"].value), MEASUREMENT_PROTOCOL),
+            certificate=_certificate(campaign, live.say),
             clock=MonotonicClock(),
             on_progress=live.update,
             say=live.say,
@@ -178,8 +192,6 @@ def _run(campaign: Campaign, results: Path, search: tuple[Path, ...], launch: tu
             launches=launches,
             sessions=sessions,
         )
-        if settings.certificate is None:
-            live.say("no calibration certificate for this host and boot: client_headroom will be UNKNOWN; run `trigpoint calibrate`")
         done = run_campaign(campaign, settings)
     _announce(done, as_json=as_json)
     return OK

@@ -10,6 +10,7 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -391,7 +392,8 @@ def test_a_fleet_on_cores_of_its_own_cites_its_certificate_and_is_judged_worker_
     )  # fmt: skip
     host = str(host_facts()["host.identity"].value)
     paper = CertificateRef(
-        id="test", protocol=MEASUREMENT_PROTOCOL, host=host, created="2026-01-01T00:00:00Z", rate_ceiling=200.0, event_ceiling=20_000.0,
+        id="test", protocol=MEASUREMENT_PROTOCOL, host=host, created=datetime.now(UTC).isoformat(), rate_ceiling=200.0,
+        event_ceiling=20_000.0, workers=2,
         slip_p99_ns=MS, ttft_error_p99_ns=MS, tbt_error_p99_ns=MS,
     )  # fmt: skip
     settings = Settings(tmp_path / "results", (TRACES,), paper, MonotonicClock(), lambda *_: None, lambda _: None)
