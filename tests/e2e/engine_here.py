@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import psutil
@@ -25,10 +26,12 @@ from tests.e2e.replaying import MS, Row
 class Kept:
     """A sink that keeps what ended, in the order it ended."""
 
+    look: Callable[[], None]
     reader: FrameReader = field(default_factory=FrameReader)
     ended: list[RawExchange] = field(default_factory=list)
 
     def write(self, data: bytes) -> None:
+        self.look()
         self.ended += [frame for frame in self.reader.feed(data) if isinstance(frame, RawExchange)]
 
 
@@ -42,17 +45,21 @@ class Left:
     requests: int
 
 
-def drive(plan: ReplayPlan) -> tuple[list[Row], Left]:
-    """Replay ``plan``; give its rows in the order they ended, and what was left."""
-    return uvloop.run(_drive(plan))
+Look = Callable[[Engine], None]
 
 
-async def _drive(plan: ReplayPlan) -> tuple[list[Row], Left]:
-    loop, sink = asyncio.get_running_loop(), Kept()
+def drive(plan: ReplayPlan, look: Look = lambda _: None) -> tuple[list[Row], Left]:
+    """Replay ``plan``; give its rows in the order they ended, and what was left. ``look`` sees the engine whenever it writes something."""
+    return uvloop.run(_drive(plan, look))
+
+
+async def _drive(plan: ReplayPlan, look: Look) -> tuple[list[Row], Left]:
+    loop = asyncio.get_running_loop()
     await _first_transport(loop)
     tasks, descriptors = len(asyncio.all_tasks()), psutil.Process().num_fds()
     payloads = [request_head(plan, len(body)) + body for body in plan.bodies]
     engine = Engine(loop, plan, payloads, reach(plan.host, plan.port), [0] * 4)
+    sink = Kept(lambda: look(engine))
     await engine.warm_up(20)
     epoch_ns = time.monotonic_ns() + 50 * MS
     prober = Prober(loop, engine, sink, epoch_ns)
