@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -67,6 +68,7 @@ def compare(load: Load, peers: Sequence[Peer], cores: Cores, folder: Path) -> di
     failed: dict[str, str] = {}
     for peer in (ENGINE, *peers):
         busy[peer.name] = os.getloadavg()[0]
+        print(f"  running {peer.name} (load average {busy[peer.name]:.2f})", file=sys.stderr, flush=True)
         try:
             found[peer.name] = measure(peer, load, cores, folder / peer.name.replace(" ", "-"))
         except RunError as error:
@@ -74,18 +76,22 @@ def compare(load: Load, peers: Sequence[Peer], cores: Cores, folder: Path) -> di
             print(f"{peer.name}: not measured: {error}", flush=True)
     rows = {name: figures.to_json() | {"load_average_before": busy[name]} for name, figures in found.items()}
     notes = dict.fromkeys(note for peer in peers if peer.name in found for note in peer.notes)
-    said = show(load, found, notes)
+    said = show(load, found, notes, [peer.name for peer in peers if peer.compiled])
     return {"load": load.to_json(), "clients": rows, "failed": failed, "notes": list(notes), "verdicts": [list(pair) for pair in said]}
 
 
-def show(load: Load, found: Mapping[str, Figures], notes: Iterable[str]) -> list[tuple[str, str]]:
+def show(load: Load, found: Mapping[str, Figures], notes: Iterable[str], compiled: Sequence[str]) -> list[tuple[str, str]]:
     """Print table, notes and verdicts; returns the verdicts. Without this engine's own line there is nothing to compare with."""
     peers = dict(found)
     ours = peers.pop(ENGINE.name, None)
     if ours is None:
         return []
-    said = verdicts(load.rate, ours, peers)
-    shown = [*lines((ENGINE.name, ours), peers), *(f"  -: {note}" for note in notes), *(f"  {bound:55s} {word}" for bound, word in said)]
+    said = verdicts(load.rate, ours, peers, compiled)
+    shown = [
+        *lines((ENGINE.name, ours), peers, compiled),
+        *(f"  -: {note}" for note in notes),
+        *(f"  {bound:66s} {word}" for bound, word in said),
+    ]
     print("\n".join(shown), flush=True)
     return said
 

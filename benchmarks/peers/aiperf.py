@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from benchmarks.peers.environments import HOMES
 from benchmarks.peers.load import Load
-from benchmarks.peers.peer import Command, python_of, tokenizer, url, write_lines
+from benchmarks.peers.peer import Command, Peer, tokenizer, url, write_lines
 from benchmarks.peers.seen import Seen
 from harness.runtimes.truth_server import MODEL
 
@@ -21,21 +21,18 @@ WARM_UPS = 20
 """Its first request over a worker waits for the connection, with a cold worker up to 180 ms; warm-ups are its own cure."""
 
 
-class AIPerf:
+class AIPerf(Peer):
     """``aiperf profile``, per-request records on, everything that only shows or scrapes off."""
 
     name = "aiperf"
     home = HOMES["aiperf"]
-    constant = True
     spread = True
-    until_exit = False
-    notes: ClassVar = ()
 
     def command(self, load: Load, port: int, folder: Path) -> Command:
         """Prompts as a single-turn file, taken in order."""
         rows = [{"text": text, "output_length": load.tokens} for text in load.prompts()]
         prompts = write_lines(folder / "prompts.jsonl", rows)
-        argv = [str(python_of(self.home).with_name("aiperf")), "profile", "-m", MODEL, "--url", url(port)]
+        argv = [str(self.python().with_name("aiperf")), "profile", "-m", MODEL, "--url", url(port)]
         argv += ["--endpoint-type", "completions", "--streaming", "--use-legacy-max-tokens", "--osl", str(load.tokens)]
         argv += ["--request-rate", f"{load.rate:g}", "--arrival-pattern", "constant", "--request-count", str(load.requests)]
         argv += ["--input-file", str(prompts), "--custom-dataset-type", "single-turn", "--dataset-sampling-strategy", "sequential"]

@@ -99,7 +99,7 @@ def receipt_slip(rows: Sequence[Written], rate: float) -> Int64:
         return np.zeros(0, dtype=np.int64)
     received = np.sort(_array([row.received_ns for row in rows]))
     lag = received - (np.arange(len(received)) * (NS_PER_S / rate)).astype(np.int64)
-    return lag - lag.min()
+    return _array(lag - lag.min())
 
 
 def gap_errors(whole: Sequence[tuple[Seen, Written]]) -> Int64:
@@ -127,5 +127,5 @@ def _cpu(rows: Sequence[Written], usage: Usage, until_exit: bool) -> tuple[float
     return None if spent is None else spent * 1e6 / events, (last - start) / NS_PER_S
 
 
-def _array(values: Sequence[int]) -> Int64:
+def _array(values: Sequence[int] | Int64) -> Int64:
     return np.asarray(values, dtype=np.int64)

@@ -5,34 +5,33 @@ first and the last token; of the gaps only the mean is left.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from benchmarks.peers.environments import HOMES
 from benchmarks.peers.load import Load
-from benchmarks.peers.peer import OFFLINE, Command, ns, python_of, tokenizer, url, write_lines
+from benchmarks.peers.peer import OFFLINE, Command, Peer, ns, tokenizer, url, write_lines
 from benchmarks.peers.seen import Seen
 from harness.runtimes.truth_server import MODEL
 
-WORKERS = 10
-"""Its default."""
+MOST_WORKERS = 10
+"""Its default, made for large hosts."""
 
 
-class GuideLLM:
+def workers() -> int:
+    """A process for each core: ten on two cores cost it more CPU time and made it later in every run that tried both."""
+    return min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+
+
+class GuideLLM(Peer):
     """``guidellm run`` with its ``perf`` extra (orjson, msgspec, uvloop), HTTP/1.1, nothing on the console."""
 
     name = "guidellm"
     home = HOMES["guidellm"]
-    constant = True
     spread = True
-    until_exit = False
-    notes: ClassVar = (
-        "guidellm keeps the first and the last token's instant of a request and none between: no gap can be held against the log",
-    )
-
-    def __init__(self, workers: int = WORKERS) -> None:
-        self._workers = workers
+    notes = ("guidellm keeps the first and the last token's instant of a request and none between: no gap can be held against the log",)
 
     def command(self, load: Load, port: int, folder: Path) -> Command:
         """Prompts as a file of JSON lines with a column ``prompt``."""
@@ -48,8 +47,8 @@ class GuideLLM:
             "output": {"kind": "json", "path": str(folder / "out.json")},
         }
         flags = [word for name, value in options.items() for word in (f"--{name}", json.dumps(value))]
-        argv = [str(python_of(self.home).with_name("guidellm")), "run", *flags, "--disable-console"]
-        return Command(argv, OFFLINE | {"GUIDELLM__MAX_WORKER_PROCESSES": str(self._workers)})
+        argv = [str(self.python().with_name("guidellm")), "run", *flags, "--disable-console"]
+        return Command(argv, OFFLINE | {"GUIDELLM__MAX_WORKER_PROCESSES": str(workers())})
 
     def read(self, folder: Path, load: Load, wall_ns: int) -> list[Seen]:
         """Requests of every status."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar
 
 from benchmarks.peers.environments import Home
 from benchmarks.peers.load import Load
@@ -26,28 +27,40 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-class Peer(Protocol):
+class Peer(ABC):
     """One client.
 
     ``constant``: it can send at constant intervals; otherwise it is given its own nearest arrival process. ``spread``: it works in several
-    processes and may use every core; a client of one process gets the cores that the server does not have, which is best for it.
-    ``until_exit``: it decodes behind the load, so its CPU time is counted until it ends. ``notes``: what a reader must know of its line.
+    processes or threads and may use every core; another gets the cores that the server does not have, which is best for it.
+    ``until_exit``: it decodes behind the load, so its CPU time is counted until it ends. ``compiled``: it is not written in Python, so it
+    stands in the ratios twice, with the others and left out. ``notes``: what a reader must know of its line.
     """
 
-    name: str
-    home: Home | None
-    constant: bool
-    spread: bool
-    until_exit: bool
-    notes: Sequence[str]
+    name: ClassVar[str]
+    home: ClassVar[Home | None] = None
+    constant: ClassVar[bool] = True
+    spread: ClassVar[bool] = False
+    until_exit: ClassVar[bool] = False
+    compiled: ClassVar[bool] = False
+    notes: ClassVar[tuple[str, ...]] = ()
 
+    @abstractmethod
     def command(self, load: Load, port: int, folder: Path) -> Command:
         """Write what it reads into ``folder`` and say how it is started."""
 
+    @abstractmethod
     def read(self, folder: Path, load: Load, wall_ns: int) -> list[Seen]:
         """Read what it wrote. ``wall_ns``: CLOCK_MONOTONIC minus the wall clock, for stamps of the latter. Raises OSError, ValueError and
         KeyError on a missing or strange file.
         """
+
+    def python(self) -> Path:
+        """The interpreter of its environment; FileNotFoundError says what makes it."""
+        assert self.home is not None
+        python = self.home.python()
+        if python is None:
+            raise FileNotFoundError(f"{self.name} is not installed; make it with: {self.home.remedy()}")
+        return python
 
 
 def url(port: int) -> str:
@@ -58,14 +71,6 @@ def url(port: int) -> str:
 def tokenizer() -> str:
     """Folder of a tokenizer; every tool asks for one, and none needs it while the load runs."""
     return str(model_dir(TINY))
-
-
-def python_of(home: Home) -> Path:
-    """The interpreter of an environment that is there."""
-    python = home.python()
-    if python is None:
-        raise FileNotFoundError(f"{home.name} is not installed; make it with: {home.remedy()}")
-    return python
 
 
 def write_lines(path: Path, rows: Sequence[object]) -> Path:

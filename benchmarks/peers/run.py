@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from benchmarks.peers import ours
 from benchmarks.peers.aiperf import AIPerf
-from benchmarks.peers.environments import Home
 from benchmarks.peers.figures import Figures, figures
 from benchmarks.peers.guidellm import GuideLLM
 from benchmarks.peers.load import GAP_MS, TTFT_MS, Load
@@ -40,15 +38,11 @@ START_S = 300.0
 READY_S = 30.0
 
 
-class Engine:
+class Engine(Peer):
     """This project's load engine."""
 
     name = "trigpoint"
-    home: Home | None = None
-    constant = True
-    spread = False
     until_exit = True
-    notes: ClassVar[Sequence[str]] = ()
 
     def command(self, load: Load, port: int, folder: Path) -> Command:
         """The program of ``ours``."""
@@ -62,7 +56,7 @@ class Engine:
         return ours.read(folder / "out", load)
 
 
-ENGINE: Peer = Engine()
+ENGINE = Engine()
 PEERS: tuple[Peer, ...] = (VLLM(), SGLang(), SGLangRust(), AIPerf(), GuideLLM())
 
 
@@ -110,7 +104,7 @@ def wall_offset() -> int:
 
 
 @contextlib.contextmanager
-def _truth(folder: Path, cores: Cores):  # type: ignore[no-untyped-def]
+def _truth(folder: Path, cores: Cores) -> Iterator[int]:
     runtime, server, port = TruthRuntime(), ServerProcess(), free_port()
     arm = Arm(name="truth", runtime="truth", args={"ttft": TTFT_MS, "gap": GAP_MS})
     try:
@@ -147,7 +141,7 @@ def start_and_wait(command: Command, folder: Path, load: Load, cpus: Sequence[in
 
 
 @contextlib.contextmanager
-def _pinned(cpus: Sequence[int]):  # type: ignore[no-untyped-def]
+def _pinned(cpus: Sequence[int]) -> Iterator[None]:
     """Cores that a child started inside inherits."""
     own = os.sched_getaffinity(0)
     if cpus:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
 from benchmarks.peers.environments import HOMES
 from benchmarks.peers.load import Load
-from benchmarks.peers.peer import OFFLINE, Command, ns, python_of, tokenizer, url
+from benchmarks.peers.peer import OFFLINE, Command, Peer, ns, tokenizer, url
 from benchmarks.peers.seen import Seen
 from harness.runtimes.truth_server import MODEL
 
@@ -23,16 +22,14 @@ _NOTES = (
 )
 
 
-class SGLang:
+class SGLang(Peer):
     """``sglang.benchmark.serving`` (``bench_serving``) over OpenAI completions."""
 
     name = "sglang bench"
     home = HOMES["sglang"]
     module = "sglang.benchmark.serving"
     constant = False
-    spread = False
-    until_exit = False
-    notes: ClassVar = _NOTES
+    notes = _NOTES
 
     def command(self, load: Load, port: int, folder: Path) -> Command:
         """Prompts as a ShareGPT file, the one form of given prompts that both clients read; its answers are needed and not used."""
@@ -42,7 +39,7 @@ class SGLang:
         flags += ["--dataset-name", "sharegpt", "--dataset-path", str(prompts), "--sharegpt-output-len", str(load.tokens)]
         flags += ["--num-prompts", str(load.requests), "--request-rate", f"{load.rate:g}", "--disable-tqdm"]
         flags += ["--output-file", str(folder / "out.jsonl"), "--output-details"]
-        return Command([str(python_of(self.home)), "-m", self.module, *flags], OFFLINE)
+        return Command([str(self.python()), "-m", self.module, *flags], OFFLINE)
 
     def read(self, folder: Path, load: Load, wall_ns: int) -> list[Seen]:
         """The arrays of the one line it wrote."""
@@ -65,4 +62,5 @@ class SGLangRust(SGLang):
 
     name = "sglang rust"
     spread = True
+    compiled = True
     module = "sglang.benchmark.rust_client"

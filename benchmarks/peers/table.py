@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from benchmarks.peers.figures import Figures
@@ -43,16 +43,22 @@ COLUMNS = (
     Column(("wall", "s"), lambda row: row.wall_s, 1),
     Column(("server late", "p99 ms"), _over("late_p99_ns", _MS), 2),
 )
-_NAME, _WIDTH = 26, 12
+_NAME, _WIDTH = 24, 11
 
 
-def lines(ours: tuple[str, Figures], peers: Mapping[str, Figures]) -> list[str]:
+def fields(peers: Mapping[str, Figures], compiled: Collection[str]) -> dict[str, Mapping[str, Figures]]:
+    """Whom a ratio is taken against, by what the best of them is called: all peers, and those in Python when others took part too."""
+    python = {name: row for name, row in peers.items() if name not in compiled}
+    return {"best peer": peers} if len(python) in (0, len(peers)) else {"best peer": peers, "best Python peer": python}
+
+
+def lines(ours: tuple[str, Figures], peers: Mapping[str, Figures], compiled: Collection[str] = ()) -> list[str]:
     """The table without its caption."""
     rows = {ours[0]: ours[1], **peers}
     shown = [" " * _NAME + "".join(f"{column.head[part]:>{_WIDTH}s}" for column in COLUMNS) for part in (0, 1)]
     shown += [f"{name:{_NAME}s}" + "".join(_cell(column.value(row), column.digits) for column in COLUMNS) for name, row in rows.items()]
-    if peers:
-        shown.append(f"{'best peer / this engine':{_NAME}s}" + "".join(_ratio_cell(column, ours[1], peers) for column in COLUMNS))
+    for best, field in fields(peers, compiled).items() if peers else ():
+        shown.append(f"{f'{best} / ours':{_NAME}s}" + "".join(_ratio_cell(column, ours[1], field) for column in COLUMNS))
     return shown
 
 
@@ -65,10 +71,10 @@ def _ratio_cell(column: Column, ours: Figures, peers: Mapping[str, Figures]) -> 
     return f"{'' if not column.ratio else '-' if ratio is None else f'{ratio:.1f}x':>{_WIDTH}s}"
 
 
-def best_ratio(value: Callable[[Figures], float | None], ours: Figures, peers: Sequence[Figures] | object) -> float | None:
+def best_ratio(value: Callable[[Figures], float | None], ours: Figures, peers: Iterable[Figures]) -> float | None:
     """The smallest value of any peer over ours; None when one side has none."""
     own = value(ours)
-    theirs = [found for row in peers if (found := value(row)) is not None]  # type: ignore[attr-defined]
+    theirs = [found for row in peers if (found := value(row)) is not None]
     return min(theirs) / own if theirs and own else None
 
 
@@ -110,7 +116,7 @@ BOUNDS = {
 """By requests a second; other loads have no bounds."""
 
 
-def verdicts(rate: float, ours: Figures, peers: Mapping[str, Figures]) -> list[tuple[str, str]]:
+def verdicts(rate: float, ours: Figures, peers: Mapping[str, Figures], compiled: Collection[str] = ()) -> list[tuple[str, str]]:
     """(bound, verdict) for a load; empty where nothing must be reached."""
     if rate not in BOUNDS:
         return []
@@ -120,7 +126,8 @@ def verdicts(rate: float, ours: Figures, peers: Mapping[str, Figures]) -> list[t
         if bound.limit is not None:
             found.append((f"{bound.what} <= {bound.limit:g} {bound.unit}", _against_limit(bound, bound.limit, ours)))
         if bound.ratio is not None:
-            found.append((f"{bound.what} <= 1/{bound.ratio:g} of the best peer's", _against_peers(bound, bound.ratio, ours, peers)))
+            for best, field in fields(peers, compiled).items():
+                found.append((f"{bound.what} <= 1/{bound.ratio:g} of the {best}'s", _against_peers(bound, bound.ratio, ours, field)))
     return found
 
 

@@ -6,34 +6,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
 from benchmarks.peers.environments import HOMES
 from benchmarks.peers.load import Load
-from benchmarks.peers.peer import OFFLINE, Command, ns, python_of, tokenizer, url, write_lines
+from benchmarks.peers.peer import OFFLINE, Command, Peer, ns, tokenizer, url, write_lines
 from benchmarks.peers.seen import Seen
 from harness.runtimes.truth_server import MODEL
 
 WARM_UPS = 20
 
 
-class VLLM:
+class VLLM(Peer):
     """``vllm bench serve`` over completions, without progress bar."""
 
     name = "vllm bench"
     home = HOMES["vllm"]
-    constant = True
-    spread = False
-    until_exit = False
-    notes: ClassVar = ()
 
     def command(self, load: Load, port: int, folder: Path) -> Command:
         """Prompts as a custom data set, unshuffled. An infinite burstiness is its word for constant intervals."""
         rows = [{"prompt": text, "output_tokens": load.tokens} for text in load.prompts()]
         prompts = write_lines(folder / "prompts.jsonl", rows)
-        argv = [str(python_of(self.home).with_name("vllm")), "bench", "serve", "--backend", "openai", "--base-url", url(port)]
+        argv = [str(self.python().with_name("vllm")), "bench", "serve", "--backend", "openai", "--base-url", url(port)]
         argv += ["--endpoint", "/v1/completions", "--model", MODEL, "--tokenizer", tokenizer(), "--ignore-eos"]
         argv += ["--dataset-name", "custom", "--dataset-path", str(prompts), "--disable-shuffle", "--skip-chat-template"]
         argv += ["--custom-output-len", str(load.tokens), "--num-prompts", str(load.requests)]

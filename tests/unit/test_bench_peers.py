@@ -236,7 +236,17 @@ def test_the_table_shows_a_dash_where_nothing_is_known() -> None:
     shown = lines(("trigpoint", FIGURES), {"slow": SLOW})
     assert len({len(line) for line in shown}) == 1
     assert shown[3].split()[:8] == ["slow", "100.0", "0.00", "0.50", "0.25", "30.00", "19.00", "-"]
-    assert shown[4].split() == ["best", "peer", "/", "this", "engine", "1.0x", "30.0x", "9.5x", "-", "6.5x", "1.0x", "1.0x"]
+    assert shown[4].split() == ["best", "peer", "/", "ours", "1.0x", "30.0x", "9.5x", "-", "6.5x", "1.0x", "1.0x"]
+    assert len(lines(("trigpoint", FIGURES), {})) == 3
+
+
+def test_a_compiled_peer_is_compared_with_and_also_left_out() -> None:
+    fast = replace(FIGURES, cpu_us_per_event=10.0)
+    shown = lines(("trigpoint", FIGURES), {"slow": SLOW, "fast": fast}, ["fast"])
+    assert [line.split(" / ours")[0] for line in shown[-2:]] == ["best peer", "best Python peer"]
+    said = dict(verdicts(100.0, FIGURES, {"slow": SLOW, "fast": fast}, ["fast"]))
+    assert said["CPU per event <= 1/6 of the best peer's"] == "1/0.5 of fast (10.00 us): NOT met"
+    assert said["CPU per event <= 1/6 of the best Python peer's"] == "1/6.5 of slow (130.00 us): met"
 
 
 # -- what is installed
