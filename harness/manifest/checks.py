@@ -12,6 +12,7 @@ from harness.manifest.document import Path
 from harness.manifest.explain import nearest, shown
 from harness.manifest.fairness import FairnessSection, check_fairness, check_guarantee
 from harness.manifest.findings import Finding, Findings
+from harness.manifest.priority_rules import check_priorities
 from harness.manifest.schema import Arm, Client, Load, Rank, Replicates, Slo, Waiver, Window
 from harness.manifest.topology import check_topology
 from harness.manifest.units import UnitError, format_duration, parse_rate
@@ -243,6 +244,7 @@ RULES: tuple[Rule, ...] = (
     (("fairness", "arms"), check_guarantee),
     (("arms", "workload"), _without),
     (("arms", "workload"), check_api),
+    (("arms", "workload"), check_priorities),
     (("arms", "rank"), _controls),
     (("client",), _client),
     (("client", "workload"), _cancellations),
