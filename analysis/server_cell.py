@@ -35,7 +35,9 @@ def _merged(parts: Sequence[Figure], starts: Sequence[int], level: float) -> Fig
         return replace(parts[0], value=max(values), n=n)
     interval = replicate_interval(values, starts, level)
     if interval is not None and min(values) >= 0:  # a level, a count and a time are not below 0; a difference may be
-        interval = replace(interval, low=max(0.0, interval.low))
+        interval = replace(
+            interval, low=max(0.0, interval.low), high=min(1.0, interval.high) if parts[0].unit == "ratio" else interval.high
+        )
     return replace(parts[0], value=sum(values) / len(values), n=n, interval=interval)
 
 

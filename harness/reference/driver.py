@@ -84,7 +84,7 @@ class Driver:
         self.counters = Counters()
         self.lateness = Lateness()
         self.iterations = Iterations()
-        self.latencies: Latencies | None = None
+        self.latencies = Latencies()
         self._clock = clock
         self._alarm = alarm
         self._loop = loop
@@ -105,16 +105,14 @@ class Driver:
             sink.fail()
             return
         self._sinks[request_id] = sink
-        if self.latencies is not None:
-            self.latencies.arrived(request_id, self._clock.now_ns())
+        self.latencies.arrived(request_id, self._clock.now_ns())
         self._kick()
 
     def detach(self, request_id: str) -> None:
         """Abort a request whose client left; its KV is freed at the next cut."""
         if self._sinks.pop(request_id, None) is not None:
             self.counters.aborted += 1
-            if self.latencies is not None:
-                self.latencies.forget(request_id)
+            self.latencies.forget(request_id)
             self.engine.abort(request_id)
             self._kick()
 
@@ -173,8 +171,7 @@ class Driver:
             sink = self._sinks.pop(request_id, None)
             if sink is not None:  # else its client left while the iteration ran
                 self.counters.declined += 1
-                if self.latencies is not None:
-                    self.latencies.forget(request_id)
+                self.latencies.forget(request_id)
                 sink.decline(reason)
 
     def _on_alarm(self) -> None:
@@ -213,8 +210,7 @@ class Driver:
                 del self._sinks[request_id]
                 counters.stopped += finish == "stop"
                 counters.at_length += finish == "length"
-            if self.latencies is not None:
-                self.latencies.token(request_id, now_ns, last=finish is not None)
+            self.latencies.token(request_id, now_ns, last=finish is not None)
             if cached_tokens:
                 sink.reused(cached_tokens)
             sink.publish(token, finish)

@@ -1,4 +1,4 @@
-"""Waits and gaps as the server sees them, in histograms: kept only when somebody asks for them by another engine's names."""
+"""Waits and gaps as the server sees them, in histograms."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def vllm_families(driver: Driver, model: str) -> Iterator[Metric]:
     for reason, count in (("stop", counts.stopped), ("length", counts.at_length), ("abort", counts.aborted)):
         success.add_metric([*labels.values(), reason], count)
     yield success
-    yield from _histograms(driver, labels, "vllm:")
+    yield from histograms(driver, labels, "vllm:")
 
 
 def sglang_families(driver: Driver, model: str) -> Iterator[Metric]:
@@ -48,7 +48,7 @@ def sglang_families(driver: Driver, model: str) -> Iterator[Metric]:
     yield _counter("sglang:generation_tokens", counts.generation_tokens, labels)
     yield _counter("sglang:cached_tokens", counts.cached_tokens, labels)
     yield _counter("sglang:num_requests", counts.stopped + counts.at_length, labels)
-    yield from _histograms(driver, labels, "sglang:")
+    yield from histograms(driver, labels, "sglang:")
 
 
 FAMILIES: Final[Mapping[str, Callable[[Driver, str], Iterator[Metric]]]] = {"vllm": vllm_families, "sglang": sglang_families}
@@ -67,10 +67,9 @@ def _counter(name: str, value: float, labels: Labels) -> CounterMetricFamily:
     return family
 
 
-def _histograms(driver: Driver, labels: Labels, prefix: str) -> Iterator[Metric]:
+def histograms(driver: Driver, labels: Labels, prefix: str) -> Iterator[Metric]:
+    """Yield first tokens, gaps and whole requests under a prefix; every engine calls them the same."""
     kept = driver.latencies
-    if kept is None:
-        return
     for name, histogram in (
         (f"{prefix}time_to_first_token_seconds", kept.first),
         (f"{prefix}inter_token_latency_seconds", kept.gaps),

@@ -12,7 +12,7 @@ from harness.clock import NS_PER_S
 from harness.reference.accounts import COUNTERS, GAUGES, NAMES, PLAIN, account_values, plain_values
 from harness.reference.driver import Driver
 from harness.reference.iterations import BOUNDS
-from harness.reference.metric_names import FAMILIES
+from harness.reference.metric_names import FAMILIES, histograms
 
 PREFIX = "trigpoint:"
 
@@ -37,6 +37,7 @@ class Page:
         yield from self._counters()
         yield from self._accounts()
         yield self._iterations()
+        yield from histograms(self._driver, {}, PREFIX)
         for families in self._others:
             yield from families(self._driver, self._model)
 

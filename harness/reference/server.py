@@ -38,7 +38,6 @@ from harness.reference.arguments import cost_model, parse
 from harness.reference.connection import Connection, Request
 from harness.reference.driver import Driver
 from harness.reference.engine import Engine
-from harness.reference.latencies import Latencies
 from harness.reference.memory_arguments import budgets_of, rules_of
 from harness.reference.metrics import Page
 from harness.reference.prefix import PrefixStore, chain_of
@@ -262,8 +261,6 @@ async def serve(args: argparse.Namespace) -> int:
     _warm(args)
     stop = asyncio.Event()
     driver = Driver(make_engine(args), MonotonicClock(), Alarm(), loop, stop.set)
-    if len(args.metrics_names) > 1:
-        driver.latencies = Latencies()
     app = Application(args, driver)
     connections: set[Connection] = set()
     server = await loop.create_server(lambda: Connection(app, connections), args.host, args.port, backlog=1024)

@@ -57,6 +57,9 @@ class ReferenceRuntime:
         MetricRule("recomputed_rows_total", "trigpoint:recomputed_tokens_total"),
         # Every prompt token is looked up where there is a prefix store at all.
         MetricRule("prefix_queries_total", "trigpoint:prompt_tokens_total"),
+        *histogram("server_ttft_s", "trigpoint:time_to_first_token_seconds"),
+        *histogram("server_gap_s", "trigpoint:inter_token_latency_seconds"),
+        *histogram("server_e2e_s", "trigpoint:e2e_request_latency_seconds"),
         *histogram("iteration_tokens", "trigpoint:iteration_tokens"),
         MetricRule("iteration_tokens_bucket", "trigpoint:iteration_tokens_bucket", by="le"),
     )  # fmt: skip

@@ -12,7 +12,6 @@ from harness.reference.contract import Budgets, IterationResult
 from harness.reference.cost import CostModel
 from harness.reference.driver import Driver
 from harness.reference.engine import Engine
-from harness.reference.latencies import Latencies
 from harness.reference.metrics import Page
 from harness.reference.registry import make_policy
 from harness.reference.tokens import Truth
@@ -185,7 +184,6 @@ def test_an_exception_ends_every_answer_with_an_error_and_is_told_once() -> None
 
 def test_other_engines_names_say_the_same() -> None:
     stage = Stage()
-    stage.driver.latencies = Latencies()
     stage.submit("a", 3)
     for _ in range(2):
         stage.fire()
