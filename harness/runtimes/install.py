@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness.errors import HostError
-from harness.runtimes.environments import MARKER, Environment, count_bytes, environment, gpu_seen, installed, root_of
+from harness.runtimes.environments import MARKER, Environment, count_bytes, environment, find_environment, gpu_seen, installed, root_of
 from harness.runtimes.recipes import PLATFORM_PROJECT, RECIPES, Recipe, recipe
 from harness.system import Fact
 
@@ -41,7 +41,14 @@ def probe(name: str) -> dict[str, Fact]:
     from harness.runtimes.probe import probe_runtime  # here, because adapters need this module to find their environment
 
     made = RECIPES.get(name)
-    return probe_runtime(made.runtime if made else name, made.version if made else None)
+    if made is None:
+        return probe_runtime(name, None)
+    served_by = find_environment(made.runtime, made.version)
+    if environment(name) is None or (served_by is not None and served_by.name != name):
+        instead = f"; arms of {made.runtime} run in {served_by.name} on this host" if served_by else ""
+        what = f"runtime={name}: not installed here, or not what this host would start{instead}"
+        raise HostError.single("runtime_missing", what, f"run `trigpoint runtime install {name}`, or probe what is installed")
+    return probe_runtime(made.runtime, made.version)
 
 
 def install(

@@ -12,7 +12,7 @@ import pytest
 
 from harness.errors import HostError, UsageError
 from harness.record.spec import Arm, ModelPin, ParallelismPin, Pins
-from harness.runtimes import get_runtime, install
+from harness.runtimes import environments, get_runtime, install
 from harness.runtimes.vllm import ALLOWED_ENV, RESERVED, VllmRuntime, server_env
 
 DUMP = [
@@ -162,3 +162,39 @@ def test_the_manifest_s_cache_size_wins_over_ours(ready: install.Environment) ->
 def test_nothing_that_names_a_file_or_code_is_a_manifest_s() -> None:
     assert not [n for n in ALLOWED_ENV if any(word in n for word in ("PATH", "PRELOAD", "PLUGIN", "TOKEN", "KEY", "URL"))]
     assert {"trust-remote-code", "middleware", "api-key", "worker-cls"} <= RESERVED.keys()
+
+
+def make_ready(name: str) -> None:
+    made = install.recipe(name)
+    install.root_of(made).mkdir(parents=True)
+    (install.root_of(made) / "READY").write_text(json.dumps({"lock_digest": made.digest(), "bytes": 7}))
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_of_two_builds_the_one_for_this_host_serves(gpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = tmp_path / "device"
+    monkeypatch.setattr(environments, "GPU_DEVICE", device)
+    if gpu:
+        device.touch()
+    right, other = ("sglang", "sglang-cpu") if gpu else ("sglang-cpu", "sglang")
+    assert environments.missing_install("sglang", None).remedy == f"run `trigpoint runtime install {right}`"
+    assert "pin a version" in environments.missing_install("sglang", "9.9").remedy
+    make_ready(other)
+    found = environments.find_environment("sglang", "0.5.23")
+    assert found is not None
+    assert (found.name, found.size_bytes()) == (other, 7)
+    make_ready(right)
+    found = environments.find_environment("sglang", None)
+    assert found is not None
+    assert found.name == right
+    assert environments.find_environment("sglang", "9.9") is None
+    with pytest.raises(HostError, match=f"arms of sglang run in {right}"):
+        install.probe(other)
+
+
+def test_what_is_not_installed_is_not_probed() -> None:
+    with pytest.raises(HostError) as caught:
+        install.probe("sglang-cpu")
+    assert caught.value.problems[0].code == "runtime_missing"
+    with pytest.raises(HostError, match="not installed here"):
+        environments.require_environment("sglang", None)
