@@ -93,6 +93,11 @@ class Engine:
         need = max(self.plan.warm_connections, burst(self._agenda.by_clock, BURST_NS))
         return need if self.plan.concurrency_cap is None else min(need, self.plan.concurrency_cap)
 
+    @property
+    def ahead(self) -> int:
+        """Connections that are opened before the first arrival."""
+        return self._pool.aim
+
     # -- life
 
     async def warm_up(self, timeout_s: float) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.record.schema import EndKind
+from harness.replay.descriptors import run_out
 from harness.replay.frames import RawExchange
 from harness.replay.verdict import COMPLETED, verdict
 from harness.wire.contract import Decoded, Decoder
@@ -127,4 +128,4 @@ def connect_problem(error: BaseException) -> str:
         return f"the server's certificate is not trusted: {error.verify_message}"
     if isinstance(error, TimeoutError):
         return "no connection in time"  # asyncio's own has no text
-    return str(error) or type(error).__name__
+    return (str(error) or type(error).__name__) + run_out(error)

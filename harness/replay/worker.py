@@ -17,6 +17,7 @@ from typing import Any
 import uvloop
 
 from harness.replay.contract import ReplayPlan
+from harness.replay.descriptors import raise_limit, refusal
 from harness.replay.dialer import reach
 from harness.replay.engine import Counts, Engine
 from harness.replay.selfsample import Prober
@@ -36,7 +37,6 @@ def main(plan: ReplayPlan, count: int, spool: Pipe, counts: Counts, control: Pip
     """Entry of the process. ``count`` bodies follow over ``control``, which then carries go/abort and our answers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to turn into an abort
     pin(plan.cpus)
-    _raise_descriptor_limit()
     try:
         payloads = _receive(plan, count, control)
         uvloop.run(_run(plan, payloads, control, spool, counts))
@@ -50,12 +50,6 @@ def pin(cpus: tuple[int, ...]) -> None:
     """Reserve cores for this process, where the platform can."""
     if cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
-
-
-def _raise_descriptor_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def request_head(plan: ReplayPlan, size: int) -> bytes:
@@ -103,6 +97,9 @@ async def _stand_ready(loop: asyncio.AbstractEventLoop, plan: ReplayPlan, payloa
         raise WorkerStoppedError(f"no connection: {error}") from error
     engine = Engine(loop, plan, payloads, address, counts)
     loop.set_exception_handler(lambda _loop, context: _note_fault(engine, context))
+    too_few = refusal(raise_limit(), engine.ahead)
+    if too_few is not None:
+        raise WorkerStoppedError(too_few)
     standing = await engine.warm_up(WARM_UP_S)
     if engine.fault is not None:
         raise WorkerStoppedError(engine.fault)
