@@ -10,6 +10,7 @@ from harness.errors import UsageError
 from workloads import arrivals, seeds, sessions, transforms
 from workloads.check import PAUSES, check_clock, check_sessions
 from workloads.plan import LengthDistribution, SessionPlan, TraceArrivals, WorkloadPlan
+from workloads.ramps import ramped
 from workloads.schedule import Int64, Trace, frozen
 from workloads.transforms.contract import need_order
 from workloads.transforms.log import Ledger
@@ -59,13 +60,26 @@ def assemble(plan: WorkloadPlan, trace: Trace | None) -> Rows:
     if isinstance(plan.arrivals, TraceArrivals):
         need_order(rows, "arrivals.process=trace")
         _check_cover(plan, done.extent_ns, horizon_ns)
+        rows = _ramped(plan, rows, horizon_ns, ledger)
         rows = _within(plan, _waiting(plan, rows, ledger), horizon_ns, ledger)
     else:
-        starts = arrivals.draw(plan.arrivals, horizon_ns, plan.seed)
-        rows = _started(plan, rows, starts, ledger)
+        rows = _started(plan, rows, _starts(plan, plan.arrivals, horizon_ns), ledger)
         if rows.turns is not None:
             rows = _within(plan, _waiting(plan, rows, ledger), horizon_ns, ledger)
     return Rows(rows, ledger)
+
+
+def _ramped(plan: WorkloadPlan, rows: Trace, horizon_ns: int, ledger: Ledger) -> Trace:
+    if plan.ramp is None:
+        return rows
+    rows = replace(rows, arrival_ns=frozen(ramped(rows.arrival_ns, plan.ramp, horizon_ns)))
+    ledger.add("ramp", plan.ramp.model_dump(), rows, {})
+    return rows
+
+
+def _starts(plan: WorkloadPlan, process: arrivals.Synthetic, horizon_ns: int) -> Int64:
+    drawn = arrivals.draw(process, horizon_ns, plan.seed)
+    return drawn if plan.ramp is None else ramped(drawn, plan.ramp, horizon_ns)
 
 
 def _with_history(plan: WorkloadPlan, rows: Trace, ledger: Ledger) -> Trace:
@@ -153,7 +167,7 @@ def _closed(plan: WorkloadPlan, rows: Trace, horizon_ns: int, ledger: Ledger) ->
 def _drawn_rows(plan: WorkloadPlan, horizon_ns: int) -> Rows:
     if isinstance(plan.arrivals, TraceArrivals) or plan.lengths is None:
         raise AssertionError("check_plan lets no such plan through")
-    arrival = arrivals.draw(plan.arrivals, horizon_ns, plan.seed)
+    arrival = _starts(plan, plan.arrivals, horizon_ns)
     count = len(arrival)
     tokens_in = _lengths(plan.lengths.input, count, plan.seed, "input")
     tokens_out = _lengths(plan.lengths.output, count, plan.seed, "output")

@@ -55,7 +55,7 @@ def build_schedule(
     trace = load_trace(plan.trace, search_path, plan.seed) if plan.trace else None
     found = _resolve(plan, trace, chat_overhead)
     overhead = chat_overhead if plan.api == "chat" else 0
-    added = tokens.added_tokens if plan.api == "completions" and plan.prompts.source != "random-ids" and server_adds_bos else 0
+    added = tokens.added_tokens if plan.api != "chat" and plan.prompts.source != "random-ids" and server_adds_bos else 0
     rows, texts = found.rows.trace, None
     if plan.prompts.dataset is not None:
         texts = dataset_texts(plan.prompts.dataset, search_path)
@@ -144,7 +144,7 @@ def _output_columns(plan: WorkloadPlan, realized: Int64) -> tuple[Int64, Int64]:
 
 def _recipe(plan: WorkloadPlan, overhead: int) -> bytes:
     """Return what was chosen, as canonical JSON. The seed is left out on purpose: what is sent is the workload, however it was drawn."""
-    unsaid = set() if plan.without_clients else {"without_clients"}
+    unsaid = {name for name in ("without_clients", "ramp") if not getattr(plan, name)}
     chosen = plan.model_dump(mode="json", exclude={"trace", "lengths", "seed"} | unsaid)
     return json.dumps({"format": 2, "chat_overhead": overhead, **chosen}, sort_keys=True, separators=(",", ":")).encode()
 

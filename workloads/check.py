@@ -94,6 +94,9 @@ def _check_loop(plan: WorkloadPlan) -> list[Problem]:
         what = f"arrivals.process={plan.arrivals.process}: users of a closed loop send when they have an answer, by no process"
         remedy = "use trace to play every row, or constant, whose rate x horizon says how many requests are made ready"
         problems.append(Problem("workload.closed_arrivals", what, remedy))
+    if plan.loop == "closed" and plan.ramp is not None:
+        what = "ramp: users of a closed loop send when they have an answer, at no rate that could change"
+        problems.append(Problem("workload.closed_ramp", what, "drop the ramp, or use loop open"))
     if plan.loop == "partly_open" and plan.trace is None:
         what = "loop=partly_open: drawn lengths have no sessions, whose later turns could wait"
         problems.append(Problem("workload.no_sessions", what, "use loop open, or a trace with sessions"))

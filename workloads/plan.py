@@ -162,6 +162,13 @@ Arrivals = Annotated[TraceArrivals | ConstantArrivals | PoissonArrivals | GammaA
 """When requests arrive; with sessions, when sessions start."""
 
 
+class Ramp(Plan):
+    """Rate at the start and at the end of the run, as multiples of the mean; in a line between, so that they add up to 2."""
+
+    start: float = Field(ge=0, le=2)
+    stop: float = Field(ge=0, le=2)
+
+
 class LengthDistribution(Plan):
     """Token counts when no trace gives them. constant: ``value``; uniform: integers in [low, high]."""
 
@@ -246,6 +253,7 @@ class WorkloadPlan(Plan):
     without_clients: tuple[str, ...] = Field((), description="clients whose requests are left out, once every row has its client")
     chain: tuple[Transform, ...] = ()
     arrivals: Arrivals
+    ramp: Ramp | None = Field(None, description="how the rate changes over the horizon, whatever process or trace the arrivals are of")
     prompts: PromptPlan = PromptPlan()
     output: OutputPlan
     api: Literal["completions", "chat", "generate"] = "completions"

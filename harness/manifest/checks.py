@@ -13,6 +13,7 @@ from harness.manifest.explain import nearest, shown
 from harness.manifest.fairness import FairnessSection, check_fairness, check_guarantee
 from harness.manifest.findings import Finding, Findings
 from harness.manifest.priority_rules import check_priorities
+from harness.manifest.ramp_rules import check_ramp, check_ramp_search
 from harness.manifest.schema import Arm, Client, Load, Rank, Replicates, Slo, Waiver, Window
 from harness.manifest.topology import check_topology
 from harness.manifest.units import UnitError, format_duration, parse_rate
@@ -244,6 +245,8 @@ RULES: tuple[Rule, ...] = (
     (("fairness", "arms"), check_guarantee),
     (("arms", "workload"), _without),
     (("arms", "workload"), check_api),
+    (("workload",), check_ramp),
+    (("load", "workload"), check_ramp_search),
     (("arms", "workload"), check_priorities),
     (("arms", "rank"), _controls),
     (("client",), _client),

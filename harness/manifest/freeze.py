@@ -67,7 +67,7 @@ def _sent(run: PlannedRun, transforms: tuple[dict[str, Any], ...]) -> dict[str, 
     return {
         "window_s": run.window_s,
         "transforms": transforms,
-        "arrivals": run.workload.arrivals.model_dump(),
+        "arrivals": run.workload.arrivals.model_dump() | ({} if run.workload.ramp is None else {"ramp": run.workload.ramp.model_dump()}),
         "loop": run.loop,
         "users": run.workload.users,
         "failed_pause_ns": failed_pause_ns(run.workload),

@@ -152,6 +152,8 @@ def _leave_out_unused(data: dict[str, Any]) -> None:
         del data["fairness"]
     if data["rank"] is not None and data["rank"]["against"] is None:
         del data["rank"]["against"]
+    if data["workload"]["arrivals"]["ramp"] is None:
+        del data["workload"]["arrivals"]["ramp"]
     for arm in data["arms"].values():
         if not arm["without-clients"]:
             del arm["without-clients"]

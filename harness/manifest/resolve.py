@@ -147,6 +147,7 @@ def plan_workload(
         cancellations=_cancellations(workload.cancellations),
         chain=tuple(chain),
         arrivals=_arrivals(workload.arrivals, load),
+        ramp=_ramp(workload.arrivals.ramp),
         prompts=_prompts(workload.prompts),
         output=plan.OutputPlan(control=workload.output_length.control, max_tokens=workload.output_length.max_tokens),
         api=workload.api,
@@ -227,6 +228,10 @@ def _arrivals(arrivals: said.Arrivals, load: spec.LoadPoint) -> plan.Arrivals:
             return plan.WeibullArrivals(rate=load.value, cv=arrivals.cv or 1.0)
         case "trace":
             return plan.TraceArrivals()
+
+
+def _ramp(ramp: said.Ramp | None) -> plan.Ramp | None:
+    return None if ramp is None else plan.Ramp(start=ramp.from_, stop=ramp.to)
 
 
 _SAME_NAME: dict[str, type[plan.Transform]] = {

@@ -179,6 +179,13 @@ Step = Annotated[
 ]
 
 
+class Ramp(Section):
+    """How the rate of arrivals changes over a run, in a line."""
+
+    from_: Annotated[float, Field(ge=0, le=2)] = Field(alias="from", description="Rate when the run starts, as a multiple of its mean")
+    to: Annotated[float, Field(ge=0, le=2)] = Field(description="Rate when the drain ends; from and to add up to 2")
+
+
 class Arrivals(Section):
     """When requests arrive, or sessions start."""
 
@@ -186,6 +193,7 @@ class Arrivals(Section):
         description="The trace's own times, or a process at the load's rate"
     )
     cv: Factor | None = Field(None, description="Only for gamma and weibull: coefficient of variation of the gaps")
+    ramp: Ramp | None = Field(None, description="A rate that rises or falls over the run; the load sets its mean")
 
 
 class Prompts(Section):
