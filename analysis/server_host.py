@@ -60,7 +60,7 @@ def _mean(record: RunRecord, metric: str) -> tuple[float, int]:
 
 def _devices(record: RunRecord, figures: Mapping[str, Figure]) -> Iterator[Quantity]:
     devices, known = serving(record)
-    over = f"the {len(devices)} devices" + (
+    over = f"the {len(devices)} device{'s' * (len(devices) != 1)}" + (
         " the server computes on" if known else " of the host, since whose processes compute is not known"
     )
     for name, metric, unit in (

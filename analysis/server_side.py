@@ -20,8 +20,10 @@ IN_WINDOW = "the measured window, first page to last"
 LEVELS = (("running", "requests_running", "requests"), ("waiting", "requests_waiting", "requests"), ("kv_usage", "kv_usage_ratio", "ratio"))
 COUNTS = (
     ("preemptions", "preemptions_total", "requests"), ("recomputed", "recomputed_rows_total", "rows"),
-    ("retracted_input", "retracted_input_tokens_total", "tokens"), ("retracted_output", "retracted_output_tokens_total", "tokens"),
     ("aborted", "requests_aborted_total", "requests"),
+)  # fmt: skip
+RETRACTED = (
+    ("retracted_input", "retracted_input_tokens_total", "tokens"), ("retracted_output", "retracted_output_tokens_total", "tokens"),
 )  # fmt: skip
 RATES = (("prompt_rate", "prompt_tokens_total", "tok/s"), ("output_rate", "generation_tokens_total", "tok/s"))
 TIMES = (
@@ -77,7 +79,8 @@ def _work(pages: Pages) -> Iterator[Quantity]:
     """Counters: what was done, and what was done in vain."""
     for name, metric, unit in RATES:
         yield Quantity(name, unit, IN_WINDOW, partial(_rate, pages, metric))
-    for name, metric, unit in COUNTS:
+    retracted = [row for row in RETRACTED if pages.shows(row[1])]  # one engine's word: no other lacks it
+    for name, metric, unit in (*COUNTS, *retracted):
         yield Quantity(name, unit, IN_WINDOW, partial(_count, pages, metric))
     yield Quantity("prefix_hit_share", "ratio", f"prompt tokens looked up in {IN_WINDOW}", partial(_hit_share, pages))
     yield Quantity("iteration_tokens", "tokens", f"iterations in {IN_WINDOW}", partial(pages.mean_of, "iteration_tokens"))
@@ -96,7 +99,7 @@ def _count(pages: Pages, metric: str) -> tuple[float, int]:
 def _hit_share(pages: Pages) -> tuple[float, int]:
     if caching(pages.record) is False:
         raise NoneSuchError("the server says that its prefix cache is off")
-    return pages.ratio("cached_tokens_total", "prefix_queries_total")
+    return pages.ratio("cached_tokens_total", "prefix_queries_total", "no prompt token was looked up in the measured window")
 
 
 def _times(pages: Pages, clocks: Clocks) -> Iterator[Quantity]:

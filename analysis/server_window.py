@@ -13,6 +13,8 @@ from analysis.planned import Int64, in_window
 from analysis.samples import Floats, growth, need, series, summed
 from harness.record.reader import RunRecord
 
+NONE_COUNTED = "the server counted none in the measured window; most engines count a request when it ends, some only when it ends by itself"
+
 
 class Level(NamedTuple):
     """A gauge over the window: mean by time, and the highest of ``n`` samples (between them it may have been higher)."""
@@ -70,15 +72,19 @@ class Pages:
         before = int((t <= first).sum())
         return growth(metric, upto[before - 1 :] if before else np.append(0.0, upto))
 
-    def ratio(self, over: str, under: str) -> tuple[float, int]:
-        """Growth of one counter per growth of another, and the latter. AbsentError when nothing of it happened in the window."""
+    def ratio(self, over: str, under: str, none: str) -> tuple[float, int]:
+        """Growth of one counter per growth of another, and the latter. AbsentError with the reason ``none`` when that did not grow."""
         top, bottom = self.grown(over), self.grown(under)
-        need(bottom > 0, f"{under} did not grow in the measured window")
+        need(bottom > 0, none)
         return top / bottom, round(bottom)
 
     def mean_of(self, histogram: str) -> tuple[float, int]:
         """Mean of what a histogram counted within the window, and how many observations that is."""
-        return self.ratio(f"{histogram}_sum", f"{histogram}_count")
+        return self.ratio(f"{histogram}_sum", f"{histogram}_count", NONE_COUNTED)
+
+    def shows(self, metric: str) -> bool:
+        """Whether any page of the run showed the metric."""
+        return bool(series(self.record.server_metrics, "server", metric))
 
     def level(self, metric: str) -> Level:
         """A gauge over the window: each sample stands for the time that is nearer to it than to its neighbours."""

@@ -32,7 +32,7 @@ def host_time(stat: str) -> HostTime | None:
 
 def memory_bytes(meminfo: str) -> dict[str, float]:
     """Return memory_available_bytes and swap_used_bytes, each only when the kernel states it."""
-    kib = {w[0].rstrip(":"): int(w[1]) for w in map(str.split, meminfo.splitlines()) if len(w) >= 2 and w[1].isdigit()}
+    kib = {w[0].rstrip(":"): int(w[1]) for w in map(str.split, meminfo.splitlines()) if len(w) >= 2 and w[1].isdecimal()}
     out: dict[str, float] = {}
     if "MemAvailable" in kib:
         out["memory_available_bytes"] = kib["MemAvailable"] * 1024.0

@@ -82,7 +82,11 @@ def _memory(path: Path, field: str) -> Fact:
     """GiB with one digit: the kernel's own share moves the last megabytes from boot to boot."""
     words = _fields(path).get(field, "").split()
     source = f"{path} {field}"
-    return Fact(value=round(int(words[0]) * 1024 / GIB, 1), source=source) if words else Fact(reason="not stated", source=source)
+    return (
+        Fact(value=round(int(words[0]) * 1024 / GIB, 1), source=source)
+        if words and words[0].isdecimal()
+        else Fact(reason="not stated", source=source)
+    )
 
 
 def _governor(folder: Path) -> Fact:

@@ -18,11 +18,13 @@ from analysis.run import measure_run
 from analysis.server_cell import server_of_cell
 from analysis.server_side import ServerSide, server_side
 from analysis.server_window import Pages, level
+from harness.observe.gpu_watch import GpuWatch
 from harness.record.facts import Fact
 from harness.record.metric_names import GPU, SERVER
 from harness.record.reader import RunRecord
 from tests.builders import S, make_facts, make_host_samples, make_sample, make_spec
 from tests.gates.cases import healthy
+from tests.nvml import replay
 
 Samples = list[dict[str, Any]]
 
@@ -119,6 +121,16 @@ def test_times_are_sums_over_counts_within_the_window() -> None:
     assert figure.n == 90
 
 
+def test_a_mean_of_none_says_that_none_was_counted() -> None:
+    samples = every_second("queue_time_s_sum", 0.0, 4.0) + every_second("queue_time_s_count", 0.0, 7.0)
+    assert "counted none" in of(samples, "queue_time").reason
+
+
+def test_what_only_one_engine_tells_is_no_gap_of_another() -> None:
+    assert "retracted_input" not in side(every_second("preemptions_total", 1.0)).figures
+    assert of(every_second("retracted_input_tokens_total", 3.0), "retracted_input").value == 27.0
+
+
 def ttft(per_second: float, mean: float) -> Samples:
     return every_second("server_ttft_s_sum", per_second * mean) + every_second("server_ttft_s_count", per_second)
 
@@ -183,6 +195,17 @@ def test_a_device_without_samples_is_unknown_and_a_host_without_devices_has_no_r
     assert of([], "gpu_power", facts=H200).status == "unknown"
     none = make_facts(before={"host.boot": Fact(value="b"), "host.gpu": Fact(value="none")})
     assert not any(name.startswith("gpu") for name in side([], facts=none).figures)
+
+
+def test_what_the_sampler_reads_is_what_analysis_reads() -> None:
+    """Samples of the recorded library, as they come, over a run of 15 s: one device serves, another is somebody else's."""
+    watch = GpuWatch(lambda: [1000], lambda reason: pytest.fail(reason), replay())
+    samples = [row | {"t_ns": t * S} for t in range(15) for row in watch.rows()]
+    found = side([], host=[*make_host_samples(), *samples], facts=H200).figures
+    energy = [r["value"] for r in samples if r["metric"] == "gpu_energy_j_total" and r["labels"] == "0" and 2 * S <= r["t_ns"] < 12 * S]
+    assert found["gpu_power"].value == pytest.approx((energy[-1] - energy[0]) / 9)
+    assert "1 device the server computes on" in found["gpu_power"].population
+    assert all(f.status == "ok" for name, f in found.items() if name.startswith("gpu"))
 
 
 def test_cores_and_memory_of_each_role() -> None:

@@ -160,6 +160,21 @@ def test_threads_nodes_and_load(machine: Path) -> None:
     assert facts(machine)["host.load"].value is None
 
 
+@given(st.text(max_size=40), st.sampled_from(["", "MemTotal:", "SwapTotal: ", "model name:", "flags:", "4:memory:", "0::"]))
+def test_whatever_the_kernel_writes_each_fact_is_a_value_or_a_reason(
+    tmp_path_factory: pytest.TempPathFactory, text: str, start: str
+) -> None:
+    root = tmp_path_factory.mktemp("machine")
+    for name in (
+        "proc/cpuinfo", "proc/meminfo", "proc/loadavg", "proc/self/cgroup", "proc/sys/kernel/random/boot_id",
+        "sys/devices/system/cpu/smt/active", "sys/devices/system/node/node0/cpulist", "sys/class/dmi/id/sys_vendor",
+    ):  # fmt: skip
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(start + text, encoding="utf-8")
+    for name, fact in facts(root).items():
+        assert fact.value is not None or fact.reason, name
+
+
 def test_a_hypervisor_shows_in_tables_or_flags_or_not(tmp_path: Path) -> None:
     proc, sys = tmp_path / "proc", tmp_path / "sys"
     assert virtualisation(proc, sys).value is None

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from harness.record.schema import SAMPLES
 from harness.record.segments import SegmentWriter, read_segments
 from harness.runtimes.contract import MetricRule
 from harness.runtimes.vllm import VllmRuntime
+from tests.nvml import replay
 
 PAGE = (Path(__file__).parent.parent / "fixtures" / "vllm" / "metrics-0.32.0-cpu.txt").read_text()
 BOUNDS = ("1.0", *(f"{float(2**i)}" for i in range(3, 15)), "+Inf")
@@ -211,6 +213,27 @@ def test_samples_are_written_with_their_instant(tmp_path: Path, page_url: str) -
     assert {r["t_ns"] for r in server} == {-5, 1000}
     assert {r["source"] for r in server} == {"server"}
     assert {"memory_available_bytes", "cpu_s_total", "rss_bytes"} <= {r["metric"] for r in host}
+
+
+def test_accelerators_of_our_own_server_are_sampled_and_what_they_refuse_is_told(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    writers = [SegmentWriter(tmp_path, name, SAMPLES, clock=clock) for name in ("server-s0", "host-h0")]
+    library = replay(nvmlDeviceGetTotalEnergyConsumption=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    sampler = Sampler(
+        writers[0], writers[1], clock=clock, epoch_ns=clock.now_ns() - 1000, period_s=3600.0, jitter_seed=1,
+        roles={"server": os.getpid()}, metrics_url=None, rules=(), nvml=library,
+    )  # fmt: skip
+    sampler.sample()
+    sampler.sample()
+    sampler.stop()
+    assert not library.open
+    gpu = [r for r in rows(tmp_path, writers)[1] if r["source"] == "gpu"]
+    assert {r["t_ns"] for r in gpu} == {1000}
+    assert {r["labels"] for r in gpu} == {"0", "1"}
+    assert {"gpu_power_watts", "gpu_throttle_bits"} < {r["metric"] for r in gpu}
+    assert "gpu_energy_j_total" not in {r["metric"] for r in gpu}
+    assert [(f["count"], f["first_ns"]) for f in sampler.gpu_failures()] == [(1, 1000), (1, 1000)]
+    assert sampler.failures() == []
 
 
 def test_failed_scrapes_are_counted_and_make_no_row(tmp_path: Path, page_url: str) -> None:
