@@ -27,6 +27,7 @@ class Figures:
     offered: int
     received: int
     delivered: int
+    sent_per_s: float | None
     slip_p50_ns: int | None
     slip_p99_ns: int | None
     own_slip_p99_ns: int | None
@@ -70,6 +71,7 @@ def figures(
         offered=load.requests,
         received=len(rows),
         delivered=len(whole),
+        sent_per_s=sent_rate(rows),
         slip_p50_ns=nearest_rank(slip, 0.5),
         slip_p99_ns=nearest_rank(slip, 0.99),
         own_slip_p99_ns=nearest_rank(own, 0.99),
@@ -100,6 +102,13 @@ def receipt_slip(rows: Sequence[Written], rate: float) -> Int64:
     received = np.sort(_array([row.received_ns for row in rows]))
     lag = received - (np.arange(len(received)) * (NS_PER_S / rate)).astype(np.int64)
     return _array(lag - lag.min())
+
+
+def sent_rate(rows: Sequence[Written]) -> float | None:
+    """Requests a second as the server received them, first to last: a client that falls behind its rate has given itself a lighter load."""
+    received = [row.received_ns for row in rows]
+    span_ns = max(received) - min(received) if received else 0
+    return (len(received) - 1) * NS_PER_S / span_ns if span_ns else None
 
 
 def gap_errors(whole: Sequence[tuple[Seen, Written]]) -> Int64:

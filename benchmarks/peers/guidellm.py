@@ -17,12 +17,14 @@ from benchmarks.peers.seen import Seen
 from harness.runtimes.truth_server import MODEL
 
 MOST_WORKERS = 10
-"""Its default, made for large hosts."""
+"""Its default."""
 
 
 def workers() -> int:
-    """A process for each core: ten on two cores cost it more CPU time and made it later in every run that tried both."""
-    return min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+    """A process for each core, at most its default: ten that share two cores only take turns. ``GUIDELLM__MAX_WORKER_PROCESSES`` decides
+    otherwise, as it does for GuideLLM itself.
+    """
+    return int(os.environ.get("GUIDELLM__MAX_WORKER_PROCESSES") or min(MOST_WORKERS, len(os.sched_getaffinity(0))))
 
 
 class GuideLLM(Peer):

@@ -30,6 +30,7 @@ def _over(name: str, unit: float) -> Callable[[Figures], float | None]:
 
 COLUMNS = (
     Column(("delivered", "%"), lambda row: 100 * row.delivered / row.offered, 1),
+    Column(("sent", "req/s"), lambda row: row.sent_per_s, 1),
     Column(("slip p50", "ms"), _over("slip_p50_ns", _MS), 2),
     Column(("slip p99", "ms"), _over("slip_p99_ns", _MS), 2, ratio=True),
     Column(("own slip", "p99 ms"), _over("own_slip_p99_ns", _MS), 2),

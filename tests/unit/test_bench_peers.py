@@ -154,7 +154,7 @@ def test_errors_are_stamp_minus_write_and_reported_minus_logged() -> None:
         Seen("c1", True, 3, ttft_ns=22 * MS, first_ns=51 * MS, gaps_ns=array(10 * MS, 10 * MS), slip_ns=0),
     ]
     found = figures(LOAD, seen, rows, usage(), 3.0, constant=True)
-    assert (found.delivered, found.offered, found.received) == (2, 2, 2)
+    assert (found.delivered, found.offered, found.received, found.sent_per_s) == (2, 2, 2, 100.0)
     assert (found.stamp_error_p50_ns, found.stamp_error_p99_ns) == (0, MS)
     assert (found.ttft_error_p50_ns, found.ttft_error_p99_ns) == (MS, 3 * MS)
     assert (found.tbt_error_p50_ns, found.tbt_error_p99_ns) == (0, 2 * MS)
@@ -173,7 +173,14 @@ def test_what_cannot_be_known_is_none_and_never_nought() -> None:
     unknown = ("slip_p99_ns", "own_slip_p99_ns", "stamp_error_p99_ns", "ttft_error_p99_ns", "tbt_error_p99_ns")
     assert [getattr(found, name) for name in (*unknown, "cpu_us_per_event", "peak_rss_bytes")] == [None] * 7
     nothing = figures(LOAD, [], [], usage(), 3.0, constant=True)
-    assert (nothing.delivered, nothing.slip_p99_ns, nothing.cpu_us_per_event, nothing.late_p99_ns) == (0, None, None, None)
+    assert (nothing.delivered, nothing.sent_per_s, nothing.slip_p99_ns) == (0, None, None)
+    assert (nothing.cpu_us_per_event, nothing.late_p99_ns) == (None, None)
+        0,
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 # -- the watch
@@ -201,9 +208,10 @@ def test_an_orphan_once_seen_is_followed() -> None:
 
 
 FIGURES = Figures(
-    offered=100, received=100, delivered=100, slip_p50_ns=0, slip_p99_ns=MS // 2, own_slip_p99_ns=MS // 4, stamp_error_p50_ns=0,
-    stamp_error_p99_ns=MS, ttft_error_p50_ns=0, ttft_error_p99_ns=2 * MS, tbt_error_p50_ns=0, tbt_error_p99_ns=MS, cpu_us_per_event=20.0,
-    load_s=1.0, total_cpu_s=2.0, peak_rss_bytes=2**20, peak_processes=3, wall_s=4.0, late_p99_ns=MS // 10, late_max_ns=MS,
+    offered=100, received=100, delivered=100, sent_per_s=99.9, slip_p50_ns=0, slip_p99_ns=MS // 2, own_slip_p99_ns=MS // 4,
+    stamp_error_p50_ns=0, stamp_error_p99_ns=MS, ttft_error_p50_ns=0, ttft_error_p99_ns=2 * MS, tbt_error_p50_ns=0, tbt_error_p99_ns=MS,
+    cpu_us_per_event=20.0, load_s=1.0, total_cpu_s=2.0, peak_rss_bytes=2**20, peak_processes=3, wall_s=4.0, late_p99_ns=MS // 10,
+    late_max_ns=MS,
 )  # fmt: skip
 SLOW = replace(FIGURES, stamp_error_p99_ns=30 * MS, ttft_error_p99_ns=19 * MS, tbt_error_p99_ns=None, cpu_us_per_event=130.0)
 
@@ -235,7 +243,7 @@ def test_without_a_value_a_verdict_is_unknown() -> None:
 def test_the_table_shows_a_dash_where_nothing_is_known() -> None:
     shown = lines(("trigpoint", FIGURES), {"slow": SLOW})
     assert len({len(line) for line in shown}) == 1
-    assert shown[3].split()[:8] == ["slow", "100.0", "0.00", "0.50", "0.25", "30.00", "19.00", "-"]
+    assert shown[3].split()[:9] == ["slow", "100.0", "99.9", "0.00", "0.50", "0.25", "30.00", "19.00", "-"]
     assert shown[4].split() == ["best", "peer", "/", "ours", "1.0x", "30.0x", "9.5x", "-", "6.5x", "1.0x", "1.0x"]
     assert len(lines(("trigpoint", FIGURES), {})) == 3
 
