@@ -39,6 +39,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.prompts
 	$(BIN)/python -m benchmarks.simulate
 	$(BIN)/python -m benchmarks.analysis
+	$(BIN)/python -m benchmarks.peers
 
 schema: $(STAMP)
 	$(BIN)/trigpoint schema > manifests/schema.json

@@ -175,12 +175,6 @@ def test_what_cannot_be_known_is_none_and_never_nought() -> None:
     nothing = figures(LOAD, [], [], usage(), 3.0, constant=True)
     assert (nothing.delivered, nothing.sent_per_s, nothing.slip_p99_ns) == (0, None, None)
     assert (nothing.cpu_us_per_event, nothing.late_p99_ns) == (None, None)
-        0,
-        None,
-        None,
-        None,
-        None,
-    )
 
 
 # -- the watch
