@@ -25,7 +25,7 @@ FLUSH_PAUSE_S = 0.5
 """Ten seconds in all: what the last replicate left open is closed when its drain ends; engines give it up within an iteration or two."""
 
 WAKING_TOKENS = 8
-"""Less than a block of any cache but SGLang's, whose pages hold one token: there the second prompt finds the first, and is counted."""
+"""Less than a block of the caches seen, so that nothing of it stays, but for SGLang's pages of one token, which a flush empties."""
 
 WARM_PATIENCE_S = 120.0
 """Wait for the answer to one warming prompt: the longest prompts of the public traces take a CPU tens of seconds."""
@@ -66,8 +66,7 @@ def prepare_cache(
 
 def _wake(run: PlannedRun, target: Target, headers: Mapping[str, str], means: Means) -> int:
     """Send one short prompt twice to a server just started, and count the answers: no replicate pays for what an engine sets up at its
-    first request, and counters that a page shows only from their first event on (SGLang: tokens found in the cache) are there before the
-    load. A server that declines them will decline in the run as well, where that is counted.
+    first request, or at its first that finds something in the cache. A server that declines will decline in the run, where it is counted.
     """
     as_text = run.workload.api == "chat" or not target.token_ids
     prompt = "hello " * WAKING_TOKENS if as_text else np.arange(1, WAKING_TOKENS + 1, dtype=np.int32)
