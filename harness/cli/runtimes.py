@@ -50,14 +50,15 @@ def list_(as_json: bool) -> int:
         emit_json({"runtimes": [*rows, {"name": "reference", "installed": True, "version": "embedded"}]})
         return OK
     for row in rows:
-        state = f"installed, {row['bytes'] / 1e9:.1f} GB" if row["installed"] else "not installed"
+        size = f", {row['bytes'] / 1e9:.1f} GB" if row["bytes"] is not None else ""
+        state = f"installed{size}" if row["installed"] else "not installed"
         console().print(f"{row['name']:12s} {row['version']:10s} {row['packages']:4d} packages  lock {row['lock_digest'][:12]}  {state}")
     console().print(f"{'reference':12s} {'embedded':10s} part of Trigpoint")
     return OK
 
 
 def _row(made: installer.Recipe, env: installer.Environment | None) -> dict[str, Any]:
-    """One runtime as it is listed. ``bytes``: null when it is not installed."""
+    """One runtime as it is listed. ``bytes``: null when it is not installed, or was by a version that did not note it."""
     return {
         "name": made.name,
         "version": made.version,
