@@ -34,6 +34,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
+	-$(BIN)/python -m benchmarks.bounds --short
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.workloads
 	$(BIN)/python -m benchmarks.prompts

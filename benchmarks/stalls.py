@@ -11,16 +11,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.calibrate.measure import nearest_rank
 from harness.calibrate.rig import Trial
 from harness.calibrate.watch import Numbers, Track
-from harness.clock import NS_PER_MS
+from harness.clock import NS_PER_MS, NS_PER_S
+
+Bools = npt.NDArray[np.bool_]
 
 MET, NOT_MET, STALLED, UNMEASURED = "met", "not met", "host stalled", "not measured"
 
 PROBE_NS = 10 * NS_PER_MS
 """The worker probes its own loop every 10 ms, so the probe beside an instant is at most that far away."""
+
+
+LONGEST_NS = 2 * NS_PER_S
+"""Probes due earlier than this before a span are not looked at: a stall of two seconds spoils a run in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,32 +71,47 @@ def p99_within(name: str, spans: Spans, limit_ns: int, trial: Trial) -> Verdict:
     beyond = np.flatnonzero(spans.values > limit_ns)
     if p99 <= limit_ns:
         return Verdict(name, p99 / NS_PER_MS, limit_ns / NS_PER_MS, "ms", MET)
-    excused = sum(
-        _stalled(trial, int(spans.start[i]), int(spans.end[i]), int(spans.values[i]) - limit_ns, limit_ns) for i in beyond.tolist()
-    )
+    excused = int(_stalled(trial, spans.start[beyond], spans.end[beyond], spans.values[beyond] - limit_ns, limit_ns).sum())
     left = len(beyond) - excused
     allowed = len(spans.values) // 100
     words = f"{excused} of {len(beyond)} beyond the limit lie in stalls, {left} do not (allowed {allowed} of {len(spans.values)})"
     return Verdict(name, p99 / NS_PER_MS, limit_ns / NS_PER_MS, "ms", STALLED if left <= allowed else NOT_MET, words)
 
 
-def _stalled(trial: Trial, start_ns: int, end_ns: int, excess_ns: int, limit_ns: int) -> bool:
-    if _most(trial.late_at, trial.late, start_ns, end_ns) >= limit_ns:
-        return True
-    lag = _most(trial.lags.at, trial.lags.lag, start_ns - PROBE_NS, end_ns + PROBE_NS)
+def _stalled(trial: Trial, start: Numbers, end: Numbers, excess: Numbers, limit_ns: int) -> Bools:
+    """For each span (n,) with its excess over the limit whether one of the three kinds of evidence lies beside it."""
     clients = [track for role, track in trial.watch.tracks.items() if role.startswith("client")]
-    waited = max((_rise(track, start_ns, end_ns) for track in clients), default=0)
-    return (lag >= excess_ns / 2 and waited >= excess_ns) or _rise(trial.watch.steal, start_ns, end_ns) >= excess_ns
+    waited = np.max([_rise(track, start, end) for track in clients], axis=0)
+    late_loop = np.zeros(len(start), dtype=bool)
+    for i in np.flatnonzero(waited >= excess).tolist():
+        late_loop[i] = _lag(trial, int(start[i]), int(end[i])) >= excess[i] / 2
+    return _within_late_writes(trial, start, end, limit_ns) | late_loop | (_rise(trial.watch.steal, start, end) >= excess)
 
 
-def _most(at: Numbers, values: Numbers, start_ns: int, end_ns: int) -> int:
-    first, last = np.searchsorted(at, (start_ns, end_ns), side="left")
-    return int(values[first : last + 1].max(initial=0))
+def _within_late_writes(trial: Trial, start: Numbers, end: Numbers, limit_ns: int) -> Bools:
+    """Which spans touch a time between a token's due instant and its write, of tokens that the truth server wrote later than the limit."""
+    late = trial.late >= limit_ns
+    due, written = trial.due_at[late], np.maximum.accumulate((trial.due_at + trial.late)[late])
+    before = np.searchsorted(due, end, side="right")  # those due by the end of the span: the last written of them decides
+    return (before > 0) & (np.concatenate(([-1], written))[before] >= start)
 
 
-def _rise(track: Track, start_ns: int, end_ns: int) -> float:
-    rise_s = track.delay_between(start_ns, end_ns)
-    return 0.0 if rise_s is None else rise_s * 1e9
+def _lag(trial: Trial, start_ns: int, end_ns: int) -> int:
+    """Greatest lag of a probe that was due, and not yet run, within a probe's distance of the span."""
+    at, lag = trial.lags
+    first, last = np.searchsorted(at, (start_ns - LONGEST_NS, end_ns + PROBE_NS))
+    return int(lag[first:last][at[first:last] + lag[first:last] >= start_ns - PROBE_NS].max(initial=0))
+
+
+def _rise(track: Track, start: Numbers, end: Numbers) -> Numbers:
+    """By how much (n,) the time without a core rose over each span, between the readings around it; 0 where there were none."""
+    at, delay = np.array(track.at_ns, dtype=np.int64), np.array(track.delay_ns, dtype=np.int64)
+    if not len(at):
+        return np.zeros(len(start), dtype=np.int64)
+    first = np.maximum(np.searchsorted(at, start, side="right") - 1, 0)
+    last = np.minimum(np.searchsorted(at, end, side="left"), len(at) - 1)
+    rise: Numbers = np.maximum(delay[last] - delay[first], 0)
+    return rise
 
 
 def slips(trial: Trial, chosen: Numbers) -> Spans:

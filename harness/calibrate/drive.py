@@ -124,7 +124,7 @@ def stage_row(stage: Stage, trial: Trial, members: list[int], span_ns: tuple[int
     seen = [item for member in members if (item := trial.exchanges[member]) is not None]
     events = sum(len(item.client) for item in seen)
     row = rate_row(stage.rate, len(members), seen, None, Thresholds(), attempt)
-    late = trial.late[slice(*np.searchsorted(trial.late_at, [trial.epoch_ns + at for at in span_ns]).tolist())]
+    late = trial.late[slice(*np.searchsorted(trial.due_at, [trial.epoch_ns + at for at in span_ns]).tolist())]
     streams = open_streams(seen)
     return row.model_copy(
         update={

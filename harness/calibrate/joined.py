@@ -90,7 +90,7 @@ def lags_of(tables: Sequence[pa.Table], epoch_ns: int) -> Lags:
 
 
 def lateness_by_time(truth: pa.Table) -> tuple[Numbers, Numbers]:
-    """When each token of the truth server's log was written (monotonic ns, ascending) and how much later that was than planned (ns)."""
+    """When each token of the truth server's log was due (monotonic ns, ascending) and how much later it was written (ns)."""
     planned, actual = (truth[name].combine_chunks().values.to_numpy() for name in ("scheduled_ns", "actual_ns"))
-    order = np.argsort(actual, kind="stable")
-    return actual[order], (actual - planned)[order]
+    order = np.argsort(planned, kind="stable")
+    return planned[order], (actual - planned)[order]

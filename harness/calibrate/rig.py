@@ -73,7 +73,7 @@ class Place:
 class Trial:
     """What both sides and the watch saw; every instant is ns on the monotonic clock but those of ``exchanges``, on the epoch.
 
-    ``exchanges`` (n,) by request id, None: the client has no row. ``lags``: of the workers' own loops. ``late_at``/``late`` (tokens,): how
+    ``exchanges`` (n,) by request id, None: the client has no row. ``lags``: of the workers' own loops. ``due_at``/``late`` (tokens,): how
     late the truth server wrote, in the order of time. ``lateness``: the same in figures.
     """
 
@@ -81,7 +81,7 @@ class Trial:
     epoch_ns: int
     exchanges: list[Exchange | None]
     lags: Lags
-    late_at: Numbers
+    due_at: Numbers
     late: Numbers
     lateness: dict[str, int | None]
     watch: Watch
@@ -118,8 +118,8 @@ def conduct(load: Load, clock: Clock, place: Place, lines: Sequence[tuple[int, s
         rows = [read_segments(plan.segments, each, REQUESTS)[0] for each in segment_names(plan.segments, "requests")]
         samples = [read_segments(plan.segments, each, SAMPLES)[0] for each in segment_names(plan.segments, "client")]
         exchanges = join(rows, truth, load.tokens, epoch_ns)
-        late_at, late = lateness_by_time(truth)
-        return Trial(load, epoch_ns, exchanges, lags_of(samples, epoch_ns), late_at, late, lateness_of(truth), watch, summary)
+        due_at, late = lateness_by_time(truth)
+        return Trial(load, epoch_ns, exchanges, lags_of(samples, epoch_ns), due_at, late, lateness_of(truth), watch, summary)
 
 
 def start_truth(folder: Path, clock: Clock, cpus: tuple[int, ...], flags: dict[str, Any]) -> tuple[ServerProcess, int]:
