@@ -88,6 +88,8 @@ class Cluster:
     def _connect(self, ray: Any) -> None:
         if self._address is not None:
             _reach(self._address)
+            # One try of Ray's own, which takes 40 s, instead of twenty: something else may listen there.
+            os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
             own: dict[str, Any] = {"address": self._address}
         else:
             self._temporary = tempfile.mkdtemp(prefix="trigpoint-ray-")  # short: sockets below it may have 107 bytes of path

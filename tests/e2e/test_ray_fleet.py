@@ -1,0 +1,274 @@
+"""Real actors on a Ray cluster of two nodes: the same load from hosts of a cluster, its clocks, and the loss of a part of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+from ray.cluster_utils import Cluster as Nodes
+
+from harness.campaign.fleet import RaySessions, Watch
+from harness.campaign.replicate import Settings
+from harness.campaign.runner import run_campaign
+from harness.clock import MonotonicClock
+from harness.errors import HostError
+from harness.manifest import expand, load_manifest
+from harness.observe import host_facts
+from harness.record.coordinates import Known
+from harness.record.schema import EndKind
+from harness.record.segments import segment_names
+from harness.replay.contract import ReplayPlan
+from harness.replay.fleet import cluster as speaking
+from harness.replay.fleet.cluster import Cluster
+from harness.replay.fleet.session import RaySession
+from harness.replay.session import missing_rows
+from harness.replay.shares import share_out
+from tests.e2e.replaying import CLOCK, MS, hostile, plan, replay, rows, samples, waiting
+from tests.e2e.test_campaign import command
+from tests.e2e.test_workload_campaigns import OWN, QUICKSTART, TRACES, ask, assert_sound, checks, manifest, the_record, written
+
+pytestmark = pytest.mark.e2e
+
+NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": speaking.OBJECT_STORE}
+AFTER: list[list[int]] = [[] for _ in range(20)] + [[i] for i in range(20)] + [[20 + i] for i in range(10)]
+PROMPTS = [*["good"] * 38, "status_429", *["good"] * 11]  # 38 is a second turn, without a third
+CLIENT = "{fleet: {mode: ray, workers: 2, memory: 64MiB}}"
+
+
+@dataclass
+class Two:
+    """A cluster of two nodes with a core each, and our connection to it."""
+
+    nodes: Nodes
+    cluster: Cluster
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Two]:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    folder = tempfile.mkdtemp(prefix="ray-")  # pytest's own is too deep for the sockets below it
+    nodes = Nodes(initialize_head=True, head_node_args=NODE | {"include_dashboard": False, "temp_dir": folder})
+    try:
+        nodes.add_node(**NODE)
+        with Cluster(nodes.address) as cluster:
+            yield Two(nodes, cluster)
+    finally:
+        nodes.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with hostile() as port:
+        yield port
+
+
+def start(made: ReplayPlan, two: Two) -> RaySession:
+    session = RaySession(made, CLOCK, two.cluster, Watch())
+    session.start()
+    session.go(CLOCK.now_ns() + 600 * MS)
+    return session
+
+
+def away() -> list[psutil.Process]:
+    """Processes of actors and what is below them."""
+    actors = [p for p in psutil.process_iter(["cmdline"]) if "FleetHost" in " ".join(p.info["cmdline"] or [])]
+    return [each for actor in actors for each in (actor, *actor.children(recursive=True))]
+
+
+def soon(holds: Callable[[], bool], within_s: float = 20) -> bool:
+    deadline = time.monotonic() + within_s
+    while not (held := holds()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return held
+
+
+def nothing_left() -> bool:
+    """No process is, and all room is free again."""
+    return ray.available_resources().get("CPU") == 2.0 and not away()
+
+
+def test_a_fleet_sends_and_records_what_processes_of_one_host_do(two: Two, tmp_path: Path) -> None:
+    log, other = tmp_path / "bodies", tmp_path / "other"
+    with hostile("--bodies", str(log)) as port:
+        made = plan(tmp_path / "fleet", port, PROMPTS, every_ms=20, workers=2, **waiting(AFTER, think_ms=3))
+        session = start(made, two)
+        summary, got = session.wait(30), rows(made)
+    with hostile("--bodies", str(other)) as port:
+        same = plan(tmp_path / "processes", port, PROMPTS, every_ms=20, workers=2, **waiting(AFTER, think_ms=3))
+        beside, _ = replay(same)
+    assert (summary.fault, summary.offered, summary.recorded) == (None, 50, 50)
+    assert summary.worker_cpu_s > 0
+    assert Counter(log.read_text().split()) == Counter(hashlib.sha256(body).hexdigest() for body in made.bodies)
+    assert Counter(log.read_text().split()) == Counter(other.read_text().split())
+    assert [r["request_id"] for r in got] == list(range(50))
+    fields = ("request_id", "end_kind", "http_status", "client_tokens", "event_tokens")
+    assert [[r[f] for f in fields] for r in got] == [[r[f] for f in fields] for r in beside]
+    slips = {
+        name: sorted((r["send_ns"] - r["arrival_ns"]) / MS for r in found)[-2] for name, found in (("fleet", got), ("processes", beside))
+    }
+    print(f"second largest slip of 50: {slips['fleet']:.3f} ms from actors, {slips['processes']:.3f} ms from processes")
+    assert segment_names(made.segments) == ["client-w0", "client-w1", "requests-w0", "requests-w1"]
+    assert len(samples(made, "loop_lag_s", "w1")) > 10
+    facts = session.facts()
+    assert len({facts.before[f"fleet.{worker}.node"].value for worker in ("w0", "w1")}) == 2
+    for worker in ("w0", "w1"):
+        assert facts.before[f"fleet.{worker}.clock"].value == "shared"
+        assert facts.before[f"fleet.{worker}.nice"].value is not None
+        for when in (facts.before, facts.after):
+            offset, uncertainty = (when[f"fleet.{worker}.{name}"].value for name in ("offset_ns", "uncertainty_ns"))
+            assert abs(offset) <= uncertainty
+            print(f"{worker}: clock measured {offset / 1e3:.0f} us off, within {uncertainty / 1e3:.0f} us")
+    assert soon(nothing_left)
+
+
+def test_a_host_that_is_not_ours_is_told_the_epoch_on_its_clock_and_samples_its_own(two: Two, port: int, tmp_path: Path) -> None:
+    made = plan(tmp_path, port, ["good"] * 60, every_ms=20, end_ms=3000, workers=2)
+
+    class Elsewhere(RaySession):
+        """As if no actor sat on this host."""
+
+        def _here(self, post: Any) -> bool:
+            return False
+
+        def _refuse_strangers(self) -> None:
+            return
+
+    session = Elsewhere(made, CLOCK, two.cluster, Watch())
+    session.start()
+    assert session.roles() == {}
+    session.go(CLOCK.now_ns() + 600 * MS)
+    summary = session.wait(30)
+    assert (summary.fault, summary.recorded) == (None, 60)
+    before = session.facts().before
+    for worker in ("w0", "w1"):
+        assert before[f"fleet.{worker}.clock"].value == "own"
+        assert before[f"fleet.{worker}.shift_ns"].value == before[f"fleet.{worker}.offset_ns"].value
+        assert f"fleet-{worker}" in segment_names(made.segments)
+    got = rows(made)
+    assert [r["end_kind"] for r in got] == ["complete"] * 60
+    assert all(r["send_ns"] >= r["arrival_ns"] for r in got)
+
+
+def test_a_lost_actor_costs_its_own_requests_only_and_nothing_waits_for_it(two: Two, port: int, tmp_path: Path) -> None:
+    count = 300
+    made = plan(tmp_path, port, ["good"] * count, every_ms=15, end_ms=15_000, workers=2)
+    left, hit = share_out(made)
+    session = start(made, two)
+    while session.progress().ended < 60 or len(rows(made)) < 40:
+        assert not session.finished(0.05)
+    worker = psutil.Process(session.roles()["client/w1"])
+    actor = worker.parent()
+    assert actor is not None
+    actor.kill()
+    began = time.monotonic()
+    summary = session.wait(30)
+    print(f"over {time.monotonic() - began:.1f} s after the kill: {summary.fault}")
+    assert summary.fault is not None
+    assert summary.fault.startswith("w1: its process or its node is gone")
+    got = {r["request_id"]: r["end_kind"] for r in rows(made)}
+    assert {got[i] for i in left.ids.tolist()} == {"complete"}
+    kept = [i for i in hit.ids.tolist() if i in got]
+    assert len(kept) >= 10, "what was fetched before the loss is kept"
+    lost = {r["request_id"] for r in missing_rows(made, got, EndKind.CLIENT_FAULT)}
+    assert lost
+    assert lost <= set(hit.ids.tolist())
+    assert set(got) | lost == set(range(count))
+    after = session.facts().after["fleet.w1.offset_ns"]
+    assert after.value is None
+    assert "gone" in str(after.reason)
+    assert soon(nothing_left), "the orphans saw their pipes close"
+
+
+def test_a_node_that_leaves_takes_its_worker_with_it_and_the_run_ends(two: Two, port: int, tmp_path: Path) -> None:
+    node = two.nodes.add_node(**NODE)
+    made = plan(tmp_path, port, ["good"] * 240, every_ms=15, end_ms=20_000, workers=3)
+    session = start(made, two)
+    nodes = {session.facts().before[f"fleet.w{k}.node"].value: f"w{k}" for k in range(3)}
+    victim = nodes[node.node_id]
+    while session.progress().ended < 60:
+        assert not session.finished(0.05)
+    two.nodes.remove_node(node)
+    summary = session.wait(40)
+    assert summary.fault is not None
+    assert summary.fault.startswith(f"{victim}: ")
+    assert ";" not in summary.fault
+    got = {r["request_id"] for r in rows(made)}
+    for share in share_out(made):
+        assert set(share.ids.tolist()) <= got or share.label == victim
+
+
+def test_a_server_that_is_not_there_ends_it_before_the_run_and_leaves_nothing(two: Two, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        session = RaySession(plan(tmp_path, taken.getsockname()[1], ["good"] * 4, workers=2), CLOCK, two.cluster, Watch())
+        with pytest.raises(HostError, match="refused"):
+            session.start()
+    assert session.finished(0)
+    assert soon(nothing_left)
+
+
+@pytest.mark.parametrize(("workers", "memory", "words"), [(3, None, "1 core for each"), (2, 2**50, "1.05e\\+06 GiB for each")])
+def test_a_cluster_without_room_says_so_within_a_deadline(
+    two: Two, port: int, tmp_path: Path, workers: int, memory: int | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speaking, "RESERVE_S", 1.0)
+    session = RaySession(plan(tmp_path, port, ["good"] * 4, workers=workers), CLOCK, two.cluster, Watch(), memory)
+    with pytest.raises(HostError, match=words) as refused:
+        session.start()
+    assert refused.value.problems[0].code == "fleet_resources"
+    assert soon(nothing_left)
+
+
+def test_a_campaign_from_a_fleet_is_sealed_says_so_and_stands_the_gates(two: Two, tmp_path: Path) -> None:
+    path = manifest(tmp_path, "fleet", QUICKSTART, "output-length: forced", client=CLIENT, load="{time-compression: [2.5]}")
+    settings = Settings(
+        tmp_path / "results", (TRACES, OWN), None, MonotonicClock(), lambda *_: None, lambda _: None, sessions=RaySessions(two.cluster)
+    )
+    run_campaign(expand(load_manifest(path)), settings)
+    record = the_record(tmp_path / "results" / "fleet")
+    assert (record.spec.fleet, record.spec.workers) == ("ray", 2)
+    coordinates = record.coordinates.coordinates
+    assert coordinates["client.concurrency"] == Known(value="unlimited, 2 workers on a Ray cluster", source="declared")
+    assert coordinates["client.host"] == Known(value=host_facts()["host.identity"].value, source="observed")
+    campaign = tmp_path / "results" / "fleet"
+    assert_sound(campaign, but=["counts_agree"])  # so short a run may have too few gauges
+    answers = checks(campaign)
+    assert answers["clock_sync"].verdict == "PASS", answers["clock_sync"].reason
+    for code in ("client_slip", "receive_lag"):
+        print(f"{code}: {answers[code].reason}")
+        assert answers[code].verdict in ("PASS", "FAIL")  # a busy host may be late; what must not happen is that nobody knows
+    assert "the worst of 2 workers" in answers["receive_lag"].reason
+    assert answers["client_headroom"].verdict != "PASS"
+    written(campaign)
+    assert soon(nothing_left)
+
+
+def test_a_driver_that_is_killed_leaves_no_actor_and_one_that_is_interrupted_leaves_a_cut_attempt(two: Two, tmp_path: Path) -> None:
+    path = manifest(tmp_path, "gone", QUICKSTART, "output-length: forced", client="{fleet: {workers: 2}}")
+    args = command("run", path, "--results", tmp_path / "results", "--traces", TRACES, "--fleet", "ray", "--ray-address", two.nodes.address)
+    for blow, code in ((signal.SIGINT, 130), (signal.SIGKILL, -9)):
+        with subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as driver:
+            log = tmp_path / "results" / "gone" / "one@x1" / "0"
+            assert soon(lambda log=log: any(log.glob("*/segments/requests-w1.arrows")), 40)
+            driver.send_signal(blow)
+            told, _ = driver.communicate(timeout=40)
+        assert driver.returncode == code, told
+        assert soon(nothing_left), [p.cmdline() for p in away()]
+        shutil.rmtree(log)
+    states = Counter(row["state"] for row in ask("status", tmp_path / "results" / "gone")["runs"])
+    assert states == {"outstanding": 1}
