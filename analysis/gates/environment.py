@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from analysis.model import Claim
 from analysis.planned import Bools, Int64
 from analysis.samples import Floats, need, series
 from analysis.virtual import WORDS, in_virtual_time
+from harness.record.facts import Fact
 
 STEAL = 0.02
 """Mean share of time the hypervisor took: a CPU-bound server slows by 1/(1-s), so 2% stays within the usual ranking margin of 2%."""
@@ -30,9 +32,6 @@ SWAP_BYTES = 1 << 20
 GPU_HARMFUL = 0x8 | 0x20 | 0x40 | 0x80
 """NVML clock-event bits that mean lost performance: HW slowdown, SW thermal, HW thermal, HW power brake. Idle, application clocks, sync
 boost, display clock and the software power cap (normal at full load) are not."""
-
-GPU_SETTINGS = ("host.gpu_power_limit_w", "host.gpu_ecc", "host.gpu_mig", "host.gpu_sm_clock_application_mhz")
-"""Facts about the devices, a value a device, that must not change under a run: each moves a clock or what the card may draw."""
 
 CLOCK_DROP = 0.90
 """A sample is a drop below 90% of the median SM clock of the window's samples that were taken while the device was busy."""
@@ -141,11 +140,13 @@ def _gpu_foreign(context: RunContext) -> Finding:
 
 
 def _gpu_settings(context: RunContext) -> Finding:
-    """Settings that move a clock or a limit. What the driver does not tell of this device cannot have been changed through it either."""
-    before, after = context.record.facts.before, context.record.facts.after
-    known = [name for name in GPU_SETTINGS if name in before and before[name].value is not None]
-    need(bool(known), "no setting of the devices before the run is known")
-    need(all(name in after and after[name].value is not None for name in known), "the settings of the devices after the run are unknown")
-    changed = [name.removeprefix("host.") for name in known if before[name].value != after[name].value]
-    words = f"changed under the run: {', '.join(changed)}" if changed else "settings of the devices the same before and after"
-    return judge(not changed, words, gpu_settings_changed=number(len(changed), 0, "settings"))
+    """Settings that move a clock or what a card may draw; what the driver does not tell of a device is null before and after."""
+    before, after = (_fact(facts, "host.gpu_settings") for facts in (context.record.facts.before, context.record.facts.after))
+    need(before is not None, "the settings of the devices before the run are unknown")
+    need(after is not None, "the settings of the devices after the run are unknown")
+    words = "the same before and after" if before == after else f"before the run {before}, after it {after}"
+    return judge(before == after, f"settings of the devices: {words}", gpu_settings_same=number(int(before == after), 1, "settings"))
+
+
+def _fact(facts: Mapping[str, Fact], name: str) -> Any:
+    return facts[name].value if name in facts else None

@@ -14,6 +14,7 @@ ATTACHED = "endpoint"
 """The runtime that we attach to and do not start."""
 
 NO_GPU = "none"
+OF_A_GPU = ("hardware.driver", "hardware.gpu_settings")
 SPLITS = {f"parallelism.{axis}": f"server.{axis}_parallel" for axis in ("tensor", "pipeline", "data", "expert")}
 """Degrees of parallelism and the facts that state them."""
 
@@ -45,11 +46,11 @@ def vouched(found: Mapping[str, Coordinate], arm: Arm) -> dict[str, Coordinate]:
 
 
 def implied(found: Mapping[str, Coordinate]) -> dict[str, Coordinate]:
-    """Coordinates that have no meaning beside what is known: no accelerator has a driver, and a digest identifies files by itself."""
+    """Coordinates without a meaning beside what is known: no accelerator has no driver and settings, a digest identifies files by itself."""
     said: dict[str, Coordinate] = {}
     gpu = found.get("hardware.gpu")
-    if isinstance(gpu, Known) and gpu.value == NO_GPU and not isinstance(found.get("hardware.driver"), Known):
-        said["hardware.driver"] = NotApplicable(reason="no accelerator")
+    if isinstance(gpu, Known) and gpu.value == NO_GPU:
+        said |= {name: NotApplicable(reason="no accelerator") for name in OF_A_GPU if not isinstance(found.get(name), Known)}
     if isinstance(found.get("model.revision"), Unknown) and isinstance(found.get("model.digest"), Known):
         # The files' digest pins a local model more firmly than a name could.
         said["model.revision"] = NotApplicable(reason="identified by model.digest")

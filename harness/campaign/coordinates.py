@@ -114,6 +114,7 @@ OBSERVED: dict[str, str] = {
     "hardware.gpu": "host.gpu",
     "hardware.gpu_count": "host.gpu_count",
     "hardware.driver": "host.driver",
+    "hardware.gpu_settings": "host.gpu_settings",
     "runtime.version": "server.version",
     "runtime.launch": "server.launch",
     "runtime.packages": "server.packages",

@@ -81,9 +81,12 @@ The unique ids say which boards a record is from. They are no coordinates: two b
 coordinate already.
 """
 
+SETTINGS = ("power_limit_w", "ecc", "mig", "sm_clock_application_mhz")
+"""What makes two boards of one model and driver unequal, and can be changed between two runs without a trace."""
+
 NAMES = (
-    "host.gpu", "host.gpu_count", "host.driver", "host.cuda_driver", *QUESTIONS, "host.gpu_topology", "host.gpu_processes",
-    "host.gpu_foreign_processes",
+    "host.gpu", "host.gpu_count", "host.driver", "host.cuda_driver", *QUESTIONS, "host.gpu_settings", "host.gpu_topology",
+    "host.gpu_processes", "host.gpu_foreign_processes",
 )  # fmt: skip
 """Every fact that is told here."""
 
@@ -107,12 +110,14 @@ def _with(nvml: Nvml, ours: Collection[int]) -> dict[str, Fact]:
     names = _each(nvml, Question("nvmlDeviceGetName", read=decoded))
     known = names.value is not None and None not in names.value
     model = " + ".join(sorted(set(names.value))) if known else None
+    told = {fact: _each(nvml, question) for fact, question in QUESTIONS.items()}
     return {
         "host.gpu": Fact(value=model, reason=names.reason, source=SOURCE),
         "host.gpu_count": Fact(value=len(nvml.handles), source=SOURCE),
         "host.driver": _fact(nvml.ask("nvmlSystemGetDriverVersion", read=decoded)),
         "host.cuda_driver": _fact(nvml.ask("nvmlSystemGetCudaDriverVersion", read=lambda v: f"{v // 1000}.{v % 1000 // 10}")),
-        **{fact: _each(nvml, question) for fact, question in QUESTIONS.items()},
+        **told,
+        "host.gpu_settings": _settings(told),
         "host.gpu_topology": topology(nvml),
         **_processes(nvml, ours),
     }
@@ -129,6 +134,14 @@ def _each(nvml: Nvml, question: Question) -> Fact:
     refused = "; ".join(f"device {i}: {a.reason}" for i, a in enumerate(answers) if a.value is None)
     values = [a.value for a in answers]
     return Fact(value=None if all(v is None for v in values) else values, reason=refused or None, source=SOURCE)
+
+
+def _settings(told: Mapping[str, Fact]) -> Fact:
+    """The settings that move a clock or what a card may draw, a value a device; null where the driver does not tell one of this device."""
+    value = {name: told[f"host.gpu_{name}"].value for name in SETTINGS}
+    if all(v is None for v in value.values()):
+        return Fact(reason=told[f"host.gpu_{SETTINGS[0]}"].reason, source=SOURCE)
+    return Fact(value=value, source=SOURCE)
 
 
 def _processes(nvml: Nvml, ours: Collection[int]) -> dict[str, Fact]:

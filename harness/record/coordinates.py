@@ -49,6 +49,7 @@ RUN_COORDINATES: dict[str, str] = {
     "hardware.gpu": "accelerator model, or none",
     "hardware.gpu_count": "number of accelerators",
     "hardware.driver": "accelerator driver version",
+    "hardware.gpu_settings": "power limit, ECC, MIG and application clocks of the accelerators",
     "hardware.cpu": "CPU model",
     "hardware.cores": "cores the server may use",
     "hardware.memory": "memory of the server's host, GiB",

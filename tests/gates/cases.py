@@ -350,7 +350,10 @@ CUT = NO_EVENTS | {"end_kind": "drain_end"}
 STOPPED = make_workload(output_length="client_stop", max_tokens=9)
 GPU_LEVELS = {"gpu_throttle_bits": 0x4, "gpu_sm_clock_mhz": 1980.0, "gpu_processes_server": 1.0, "gpu_processes_foreign": 0.0}
 GPU_CALM = [make_sample(t * S, "gpu", metric, level, "0") for metric, level in GPU_LEVELS.items() for t in range(15)]
-GPU_SET = {"host.boot": Fact(value="b", source="test"), "host.gpu_power_limit_w": Fact(value=[700.0], source="test")}
+GPU_SET = {
+    "host.boot": Fact(value="b", source="test"),
+    "host.gpu_settings": Fact(value={"power_limit_w": [700.0], "ecc": None}, source="test"),
+}
 
 
 def gpu(samples: Sequence[dict[str, Any]], after: dict[str, Fact] = GPU_SET) -> Callable[[], RunRecord]:
@@ -694,7 +697,7 @@ MORE: list[tuple[str, str, str, Factory]] = [
         "environment_stable",
         "gpu power limit changed",
         "FAIL",
-        gpu(GPU_CALM, GPU_SET | {"host.gpu_power_limit_w": Fact(value=[500.0], source="test")}),
+        gpu(GPU_CALM, GPU_SET | {"host.gpu_settings": Fact(value={"power_limit_w": [500.0], "ecc": None}, source="test")}),
     ),
     ("environment_stable", "gpu settings after unknown", "UNKNOWN", gpu(GPU_CALM, {"host.boot": GPU_SET["host.boot"]})),
     ("starvation", "one client", "PASS", healthy),

@@ -63,7 +63,18 @@ def test_what_limits_and_spreads_requests_is_one_coordinate(client: dict[str, in
 
 def test_a_host_without_accelerator_has_no_driver_to_compare() -> None:
     facts = make_facts(before={"host.gpu": Fact(value="none"), "host.driver": Fact(reason="no NVML")})
-    assert isinstance(build_coordinates(make_spec(), facts).coordinates["hardware.driver"], NotApplicable)
+    found = build_coordinates(make_spec(), facts).coordinates
+    assert isinstance(found["hardware.driver"], NotApplicable)
+    assert isinstance(found["hardware.gpu_settings"], NotApplicable)
+
+
+def test_how_accelerators_are_set_is_a_coordinate_and_which_boards_they_are_is_none() -> None:
+    told = {"host.gpu": "H200", "host.gpu_settings": {"power_limit_w": [700.0]}, "host.gpu_uuids": ["GPU-1"]}
+    found = build_coordinates(make_spec(), make_facts(before={name: Fact(value=value) for name, value in told.items()})).coordinates
+    assert found["hardware.gpu_settings"] == Known(value={"power_limit_w": [700.0]})
+    assert "GPU-1" not in str(found)
+    silent = build_coordinates(make_spec(), make_facts(before={"host.gpu": Fact(value="H200")})).coordinates
+    assert isinstance(silent["hardware.gpu_settings"], Unknown)
 
 
 def test_attestation_fills_only_what_could_not_be_observed() -> None:

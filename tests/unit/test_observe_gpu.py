@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.gates.environment import GPU_SETTINGS
 from harness.observe.gpu import NAMES, QUESTIONS, THROTTLE, gpu_facts, reasons
 from harness.observe.gpu_watch import READINGS, GpuWatch
 from harness.observe.nvml import owners
@@ -54,6 +53,7 @@ def test_a_refused_call_costs_its_own_facts_only(fact: str, code: int) -> None:
     call = QUESTIONS[fact].call
     found = gpu_facts((), replay(**{call: code}), SERVER)
     missing = {name for name, told in found.items() if told.value is None}
+    assert {f"host.gpu_{name}" for name, value in found["host.gpu_settings"].value.items() if value is None} <= missing
     assert missing == {name for name, question in QUESTIONS.items() if question.call == call}
     assert call in (found[fact].reason or "")
 
@@ -77,6 +77,15 @@ def test_a_refusal_of_what_identifies_is_unknown(call: str) -> None:
     found = gpu_facts((), replay(**{call: pynvml.NVML_ERROR_UNKNOWN}))
     assert found[names[call]].value is None
     assert found["host.gpu_count"].value == 2
+
+
+def test_settings_are_told_together_and_unknown_only_without_all_of_them() -> None:
+    settings = gpu_facts((), replay())["host.gpu_settings"].value
+    assert settings == {"power_limit_w": [700.0] * 2, "ecc": ["on"] * 2, "mig": ["off"] * 2, "sm_clock_application_mhz": [1980] * 2}
+    calls = ("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetEccMode", "nvmlDeviceGetMigMode", "nvmlDeviceGetApplicationsClock")
+    fact = gpu_facts((), replay(**dict.fromkeys(calls, pynvml.NVML_ERROR_NOT_SUPPORTED)))["host.gpu_settings"]
+    assert fact.value is None
+    assert fact.reason
 
 
 def test_processes_that_cannot_be_listed_are_unknown() -> None:
@@ -155,7 +164,6 @@ def test_words_of_the_bits_are_those_of_the_library() -> None:
     ):  # fmt: skip
         assert getattr(pynvml, f"nvmlClocksEventReason{name}") == bit
         assert bit in THROTTLE
-    assert set(GPU_SETTINGS) <= set(NAMES)  # what the gate reads is what is told
 
 
 def values(rows: list[dict[str, Any]], device: str = "0") -> dict[str, float]:
