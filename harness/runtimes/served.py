@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from harness.errors import HostError
+from harness.runtimes.asking import served_models
 from harness.runtimes.digests import file_digest
 from harness.runtimes.environments import Environment
 from harness.runtimes.models import find_model, model_digest
@@ -20,6 +22,22 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 def known(value: Any, source: str, reason: str) -> Fact:
     """A fact, or its absence with the reason."""
     return Fact(value=value, source=source) if value is not None else Fact(reason=reason, source=source)
+
+
+def served_length(base_url: str, model_id: str) -> int:
+    """Longest prompt plus answer of ``model_id`` as GET /v1/models states it; HostError ``server_silent``.
+
+    The list is the proof of what is served: SGLang answers a request for any name.
+    """
+    listed = {m["id"]: m for m in served_models(base_url)}
+    length = listed.get(model_id, {}).get("max_model_len")
+    if isinstance(length, int):
+        return length
+    raise HostError.single(
+        "server_silent",
+        f"model={model_id}: GET /v1/models names no such model with a max_model_len (it lists {sorted(listed)})",
+        "read the server's log; its adapter knows vLLM's and SGLang's answer only",
+    )
 
 
 def read_head(log: Path | None) -> list[str]:

@@ -16,6 +16,7 @@ from harness.runtimes.models import find_model, missing_model, model_config, mod
 from harness.runtimes.placement import role_problems, sglang_role_args
 from harness.runtimes.ports import HOST, check_port
 from harness.runtimes.recipes import PLATFORM_NAME
+from harness.runtimes.served import served_length
 from harness.runtimes.sglang_facts import cacheable_block, served_facts
 from harness.runtimes.sglang_flags import DUMP_PARSER, reserved
 from harness.runtimes.tokenize import count_tokens
@@ -119,15 +120,7 @@ class SglangRuntime:
     def target(self, arm: Arm, pins: Pins, base_url: str) -> Target:
         """Address, tokenizer file and limits, as the running server states them. HostError ``server_silent``."""
         del arm
-        listed = {m["id"]: m for m in served_models(base_url)}
-        length = listed.get(pins.model.id, {}).get("max_model_len")
-        if not isinstance(length, int):
-            # It answers to any name, so only its list says what it serves.
-            raise HostError.single(
-                "server_silent",
-                f"model={pins.model.id}: GET /v1/models names no such model with a max_model_len (it lists {sorted(listed)})",
-                "read the server's log; this adapter knows SGLang's answer only",
-            )
+        length = served_length(base_url, pins.model.id)
         folder = model_dir(pins.model.id)
         block = cacheable_block(ask_json(base_url, "/server_info"))
         if block is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from harness.errors import HostError, Problem, UsageError
+from harness.errors import Problem, UsageError
 from harness.runtimes import flags
 from harness.runtimes.asking import ask, served_models
 from harness.runtimes.contract import Command, MetricRule, Target, histogram
@@ -15,6 +15,7 @@ from harness.runtimes.fixed import base_environment, env_problem
 from harness.runtimes.models import missing_model, model_config, model_dir
 from harness.runtimes.placement import role_problems, vllm_role_args
 from harness.runtimes.ports import HOST, check_port
+from harness.runtimes.served import served_length
 from harness.runtimes.tokenize import count_tokens
 from harness.runtimes.vllm_facts import served_facts
 from harness.runtimes.vllm_log import as_int, cache_config
@@ -132,14 +133,7 @@ class VllmRuntime:
     def target(self, arm: Arm, pins: Pins, base_url: str) -> Target:
         """Address, tokenizer file and limits, as the running server states them. HostError ``server_silent``."""
         del arm
-        listed = {m["id"]: m for m in served_models(base_url)}
-        length = listed.get(pins.model.id, {}).get("max_model_len")
-        if not isinstance(length, int):
-            raise HostError.single(
-                "server_silent",
-                f"model={pins.model.id}: GET /v1/models names no such model with a max_model_len (it lists {sorted(listed)})",
-                "read the server's log; this adapter knows vLLM's answer only",
-            )
+        length = served_length(base_url, pins.model.id)
         folder = model_dir(pins.model.id)
         plain = count_tokens(base_url, prompt="x", add_special_tokens=False)
         vocab = model_config(folder).get("vocab_size")
