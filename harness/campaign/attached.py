@@ -46,7 +46,7 @@ def vouched(found: Mapping[str, Coordinate], arm: Arm) -> dict[str, Coordinate]:
 
 
 def implied(found: Mapping[str, Coordinate]) -> dict[str, Coordinate]:
-    """Coordinates without a meaning beside what is known: no accelerator has no driver and settings, a digest identifies files by itself."""
+    """Coordinates without a meaning beside what is known: no accelerator, no driver or settings; a digest identifies files by itself."""
     said: dict[str, Coordinate] = {}
     gpu = found.get("hardware.gpu")
     if isinstance(gpu, Known) and gpu.value == NO_GPU:
