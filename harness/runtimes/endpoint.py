@@ -18,6 +18,7 @@ from harness.runtimes.places import config_dir
 from harness.runtimes.reference import ReferenceRuntime, reference_facts
 from harness.runtimes.served import known
 from harness.runtimes.sglang import SglangRuntime
+from harness.runtimes.sglang_facts import stated_facts
 from harness.runtimes.vllm import VllmRuntime
 from harness.system import Arm, EvidenceClass, Fact, Pins
 
@@ -30,8 +31,8 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 class EndpointRuntime:
     """The adapter for ``base_url`` of an arm. Whatever it cannot learn stays unknown until the user attests it.
 
-    A reference server says of itself that it is one: all that it states is taken, and its class with it, so that an endpoint makes no
-    measured system of a simulated one.
+    A reference server and SGLang say of themselves what they are: all that they state is taken. With it comes the reference server's class,
+    so that an endpoint makes no measured system of a simulated one.
     """
 
     name = "endpoint"
@@ -103,12 +104,14 @@ class EndpointRuntime:
             "model.digest", "model.revision", "tokenizer.digest",
         )  # fmt: skip
         info = ask_json(base_url, "/server_info", headers=headers)
+        page: Mapping[str, Any] = info if isinstance(info, dict) else {}
         facts = {name: Fact(reason=UNSEEN, source="endpoint") for name in unseen} | member_facts(arm, pins, authorisation)
         return facts | {
             "model.id": known(served, "GET /v1/models", "no model is listed"),
             "server.max_model_len": known(listed.get(served or "", {}).get("max_model_len"), "GET /v1/models", "not stated"),
             "server.version": known(version.get("version") if isinstance(version, dict) else None, "GET /version", UNSEEN),
-            **reference_facts(info if isinstance(info, dict) else {}),
+            **reference_facts(page),
+            **stated_facts(page, arm, pins),
             "server.health": known(health.status if health else None, "GET /health", "no answer"),
         }
 

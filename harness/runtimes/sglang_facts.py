@@ -16,6 +16,10 @@ from harness.system import Arm, Fact, Pins
 _POOL_DTYPE = re.compile(r"KV Cache is allocated\. dtype: (?:torch\.)?(?P<dtype>\w+)")
 _BINDING = re.compile(r"init_threads_binding: .*\blocal_omp_cpuid=(?P<cores>[\d,|]+)")
 
+_PAGE = "GET /server_info"
+_OWN_ENTRIES = frozenset({"tp_size", "max_total_num_tokens", "disable_radix_cache", "quantization"})
+"""Entries by which the page is known for SGLang's."""
+
 OF_THE_RUN = frozenset(
     {
         "host", "port", "nccl_port", "grpc_port", "gated_launch_port", "random_seed", "launch_command", "status", "startup_time",
@@ -38,6 +42,17 @@ def served_facts(env: Environment | None, arm: Arm, pins: Pins, base_url: str, l
     facts |= environment_facts(env) | model_facts(pins)
     facts["server.effective_config"] = _effective(info, arm)
     return facts
+
+
+def stated_facts(info: Mapping[str, Any], arm: Arm, pins: Pins) -> dict[str, Fact]:
+    """What an SGLang server says of itself to somebody who attaches to it; {} when ``info`` (GET /server_info) is another engine's page."""
+    if not info.keys() >= _OWN_ENTRIES:
+        return {}
+    facts = _engine_facts(info, pins, []) | _cache_facts(info) | {"server.effective_config": _effective(info, arm)}
+    if info["quantization"] is None:
+        # The model's own config.json would have to say, and what lies here under that name need not be what is served there.
+        del facts["server.quantization"]
+    return {name: fact for name, fact in facts.items() if fact.value is not None} | {"server.engine": Fact(value="sglang", source=_PAGE)}
 
 
 def cacheable_block(info: Any) -> int | None:

@@ -243,3 +243,24 @@ def test_a_reference_server_is_known_for_one_and_no_other_engine_s_page_is_taken
     facts = EndpointRuntime().facts(arm(), PINS, url(site), None)
     assert facts["server.dtype"].value is None
     assert "server.evidence_class" not in facts
+
+
+def test_what_sglang_states_of_itself_is_taken_and_what_it_leaves_open_stays_unknown(site: Site) -> None:
+    info = {
+        "version": "0.5.23",
+        "dtype": "bfloat16",
+        "kv_cache_dtype": "auto",
+        "quantization": None,
+        "tp_size": 2,
+        "max_total_num_tokens": 99,
+    }
+    site.pages["/server_info"] = (200, json.dumps({**info, "disable_radix_cache": False, "api_key": "k"}).encode())
+    facts = EndpointRuntime("sglang").facts(arm(), PINS, url(site), None)
+    names = ("engine", "version", "dtype", "tensor_parallel", "kv_capacity_tokens", "prefix_caching")
+    assert [facts[f"server.{name}"].value for name in names] == ["sglang", "0.5.23", "bfloat16", 2, 99, True]
+    assert facts["server.quantization"].value is None
+    assert facts["server.quantization"].reason
+    assert "api_key" not in json.dumps(facts["server.effective_config"].value)
+    del info["tp_size"]
+    site.pages["/server_info"] = (200, json.dumps(info).encode())
+    assert EndpointRuntime("sglang").facts(arm(), PINS, url(site), None)["server.dtype"].value is None
