@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.calibrate import cited, summary, table
 from harness.calibrate.certificate import (
     Axis,
     Certificate,
@@ -201,3 +202,28 @@ def test_an_unwritable_cache_is_a_host_error(tmp_path: Path) -> None:
     (tmp_path / "certificates").write_text("in the way")
     with pytest.raises(HostError, match="certificate_unwritable"):
         save(tmp_path, certificate())
+
+
+def test_a_table_has_a_line_for_each_stage_and_says_which_did_not_hold() -> None:
+    made = certificate()
+    lost = on("streams", 50, ok=False, streams=400, memory_per_stream_bytes=9_600, spooler_cpu_us_per_event=3.25)
+    lines = table(made.model_copy(update={"rates": (*made.rates, lost)}))
+    assert len(lines) == 3
+    assert len({len(line) for line in lines}) == 1
+    assert lines[1].split()[-3:] == ["-", "-", "yes"]
+    assert {"400", "9.6", "3.2"} <= set(lines[2].split())
+    assert lines[2].endswith("no (1)")
+
+
+def test_the_summary_says_what_was_not_measured() -> None:
+    made = certificate(workers=2)
+    assert "(2 workers): up to 25 req/s, 1000 events/s (not measured decoded as they come)" in summary(made)
+    ref = made.ref.model_copy(update={"live_event_ceiling": 400.0, "stream_ceiling": 500, "memory_per_stream_bytes": 16_000})
+    assert "(400 decoded as they come), 500 streams, 16 KB a stream" in summary(made.model_copy(update={"ref": ref}))
+
+
+def test_a_reference_leads_back_to_its_certificate(tmp_path: Path) -> None:
+    made = certificate()
+    assert cited(tmp_path, made.ref) is None
+    save(tmp_path, made)
+    assert cited(tmp_path, made.ref) == made
