@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,14 +24,16 @@ GIB = 2**30
 
 
 def remove(name: str) -> bool:
-    """Delete the environment of ``name``; False when there was none."""
-    root = root_of(recipe(name))
-    if not root.exists():
-        return False
-    with _locked(root):
-        (root / MARKER).unlink(missing_ok=True)  # first, so that a cut deletion is never taken for ready
-        shutil.rmtree(root)
-    return True
+    """Delete the environment of ``name`` and those of its earlier locks, with what lies beside them; False when there was none."""
+    current = root_of(recipe(name))
+    roots = [p for p in current.parent.glob(f"{name}-*") if re.fullmatch(r"[0-9a-f]{12}", p.name.removeprefix(f"{name}-"))]
+    for root in roots:
+        with _locked(root):
+            (root / MARKER).unlink(missing_ok=True)  # first, so that a cut deletion is never taken for ready
+            shutil.rmtree(root)
+            for beside in (".flags.json", ".install.log"):
+                root.with_name(root.name + beside).unlink(missing_ok=True)
+    return bool(roots)
 
 
 def probe(name: str) -> dict[str, Fact]:

@@ -80,8 +80,11 @@ def test_packages_are_read_from_metadata(ready: install.Environment) -> None:
 
 
 def test_removal(ready: install.Environment) -> None:
+    old, other = ready.root.with_name("vllm-cpu-0123456789ab"), ready.root.with_name("vllm-0123456789ab")
+    old.mkdir()
+    other.mkdir()
     assert install.remove("vllm-cpu")
-    assert not ready.root.exists()
+    assert sorted(p.name for p in ready.root.parent.iterdir() if p.suffix != ".lock") == [other.name]
     assert not install.remove("vllm-cpu")
 
 
