@@ -222,6 +222,16 @@ def test_a_server_that_is_not_there_ends_it_before_the_run_and_leaves_nothing(tw
     assert soon(nothing_left)
 
 
+def test_a_disk_that_refuses_ends_the_run_in_words_and_leaves_nothing(two: Two, port: int, tmp_path: Path) -> None:
+    (tmp_path / "client-w1.arrows").write_bytes(b"in the way")
+    session = start(plan(tmp_path, port, ["good"] * 100, workers=2), two)
+    with pytest.raises(HostError, match="could not be written"):
+        session.wait(30)
+    session.abort()
+    assert session.summary().fault is not None
+    assert soon(nothing_left)
+
+
 @pytest.mark.parametrize(("workers", "memory", "words"), [(3, None, "1 core for each"), (2, 2**50, "1.05e\\+06 GiB for each")])
 def test_a_cluster_without_room_says_so_within_a_deadline(
     two: Two, port: int, tmp_path: Path, workers: int, memory: int | None, words: str, monkeypatch: pytest.MonkeyPatch

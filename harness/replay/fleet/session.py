@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -138,7 +139,8 @@ class RaySession:
             post.hurry = True
         deadline = time.monotonic() + 2 * STOP_S + ANSWER_S
         while self._living() and (left := deadline - time.monotonic()) > 0:
-            self._listen(left)
+            with contextlib.suppress(HostError):  # a disk that refuses may be why we are here; its post is over then
+                self._listen(left)
         for post in self._living():
             self._end(post)
         self._dismiss()
@@ -244,8 +246,12 @@ class RaySession:
         except LostError as error:
             self._lose(post, str(error))
             return
-        for piece in look.pieces:
-            post.landing.put(piece)
+        try:
+            for piece in look.pieces:
+                post.landing.put(piece)
+        except BaseException:
+            self._lose(post, "what it wrote could not be put down here")
+            raise
         post.progress, post.hurry = look.progress, look.more
         if look.over and not look.more:
             self._retire(post)
