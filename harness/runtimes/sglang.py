@@ -46,10 +46,14 @@ CPU_KV_TOKENS = 65536
 """Rows of the KV pool on a CPU unless the arm says otherwise: left alone it takes most of the host's memory (14.6 of 23 GB were seen)."""
 
 CPU_THREADS = "1"
-"""Two schedulers' worth of OpenMP threads on two cores made a token ten times as slow (359 ms instead of 35)."""
+"""OpenMP threads unless the arm says otherwise. With one a core they took the cores from the server's other processes while they waited for
+each other: 359 ms a token instead of 35 were seen on two cores."""
 
 HEALTH_S = 5.0
 """GET /health makes the server generate a token: about 1 s on an idle one."""
+
+SETTLE_S = 5
+"""A client that stopped reading is noticed within a few iterations; until then the server calls itself busy and keeps its cache."""
 
 _RANK0 = {"tp_rank": "0", "pp_rank": "0"}
 """With a page of every scheduler each rank shows its own gauges of the same requests."""
@@ -125,7 +129,6 @@ class SglangRuntime:
         block = cacheable_block(ask_json(base_url, "/server_info"))
         if block is not None:
             show_cache_counter(base_url, block)
-            self.flush(base_url)
         plain = count_tokens(base_url, prompt="x", add_special_tokens=False)
         chat = count_tokens(base_url, messages=[{"role": "user", "content": "x"}], add_generation_prompt=True)
         return Target(
@@ -145,9 +148,8 @@ class SglangRuntime:
         return served_facts(find_environment(self.name, arm.version), arm, pins, base_url, log)
 
     def flush(self, base_url: str) -> bool | None:
-        """Empty the radix cache; False while requests run or wait, or when nothing answers."""
-        reply = ask(base_url, "/flush_cache", timeout_s=10.0, post={})
-        return reply is not None and reply.status == 200
+        """Empty the radix cache; False when requests still run or wait, or nothing answers."""
+        return flush_cache(base_url, SETTLE_S)
 
 
 def on_cpu(env: Environment) -> bool:
@@ -178,17 +180,24 @@ def vocabulary(folder: Path) -> int:
     )
 
 
-def show_cache_counter(base_url: str, block: int) -> None:
-    """Make one cache hit, after which the metrics page counts cached tokens: until its first hit it has no such line, and none is unknown.
+def flush_cache(base_url: str, wait_s: int) -> bool:
+    """Ask for an empty cache, for which the server waits up to ``wait_s`` until nothing runs; whether it is empty now."""
+    reply = ask(base_url, f"/flush_cache?timeout={wait_s}", timeout_s=10.0 + wait_s, post={})
+    return reply is not None and reply.status == 200
 
-    ``block``: tokens of the shortest hit. Sends ids of the server's own making twice; whoever calls this empties the cache again.
+
+def show_cache_counter(base_url: str, block: int) -> None:
+    """Make one cache hit and empty the cache again: until its first hit the page has no line for cached tokens, and none is unknown.
+
+    ``block``: tokens of the shortest hit; what is sent is several times as long, since words may share a token. Its ids are the server's.
     """
-    reply = ask(base_url, "/tokenize", timeout_s=10.0, post={"prompt": "x " * (block + 2), "add_special_tokens": False})
+    reply = ask(base_url, "/tokenize", timeout_s=10.0, post={"prompt": "x " * (4 * block + 4), "add_special_tokens": False})
     page = reply.json() if reply is not None and reply.status == 200 else None
     ids = page.get("tokens") if isinstance(page, dict) else None
     for _ in range(2):
         sampling = {"max_new_tokens": 1, "temperature": 0}
         ask(base_url, "/generate", timeout_s=30.0, post={"input_ids": ids, "sampling_params": sampling})
+    flush_cache(base_url, 10)
 
 
 def _base_env(env: Environment) -> dict[str, str]:

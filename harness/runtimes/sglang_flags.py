@@ -42,7 +42,7 @@ RESERVED: Mapping[str, str] = {
          "tool-server", "enable-custom-logit-processor", "chat-template", "completion-template", "api-key", "admin-api-key", "log-requests",
          "log-requests-target", "model-loader-extra-config", "enable-trace", "export-metrics-to-file", "msprobe-dump-config",
          "kv-events-config", "lora-paths", "hicache-storage-backend-extra-config", "modelexpress-config", "speculative-token-map",
-         "init-expert-location", "remote-instance-weight-loader-seed-instance-ip", "delete-ckpt-after-loading", "numa-node"),
+         "init-expert-location", "remote-instance-weight-loader-seed-instance-ip", "delete-ckpt-after-loading"),
         _USERS,
     ),
 }  # fmt: skip

@@ -24,8 +24,9 @@ from harness.runtimes.contract import Target
 from harness.runtimes.install import environment
 from harness.runtimes.ports import check_port, free_port
 from harness.runtimes.process import ServerProcess
-from harness.runtimes.sglang import SglangRuntime, options_of
+from harness.runtimes.sglang import SglangRuntime, flush_cache, options_of
 from harness.runtimes.sglang_flags import RESERVED
+from harness.runtimes.tokenize import count_tokens
 from harness.wire import PROTOCOLS
 from harness.wire.contract import Ask
 from tests.e2e.replaying import plan, replay
@@ -105,12 +106,15 @@ def run(folder: Path, server: Running, sent: list[bytes], *, every_ms: float = 1
     return replay(plan(folder, port, ["x"] * len(sent), every_ms=every_ms, end_ms=20_000, **wanted))[0]
 
 
-@pytest.mark.parametrize("protocol", ["completions", "chat"])
+@pytest.mark.parametrize("protocol", ["completions", "chat", "generate"])
 def test_tokens_are_counted_as_the_server_counts_them(server: Running, tmp_path: Path, protocol: str) -> None:
-    prompts: list[Any] = [np.arange(10, 74) + i for i in range(4)] if protocol == "completions" else ["a b c", "d", "e f", "g h i j"]
+    texts = ["a b c", "d", "e f", "g h i j"]
+    prompts: list[Any] = texts if protocol == "chat" else [np.arange(10, 74) + i for i in range(4)]
     before = counters(server.url)
     rows = run(tmp_path, server, bodies(server, prompts, 16, protocol), protocol=protocol)
     assert [(row["end_kind"], row["client_tokens"], row["usage_completion_tokens"]) for row in rows] == [("complete", 16, 16)] * 4
+    plain = [count_tokens(server.url, prompt=text, add_special_tokens=False) + server.target.chat_overhead for text in texts]
+    assert [row["usage_prompt_tokens"] for row in rows] == (plain if protocol == "chat" else [64] * 4)
     assert all(row["usage_cached_tokens"] is not None for row in rows)
     moved = settled(server.url, before, "requests_finished_total", 4)
     assert moved["prompt_tokens_total"] == sum(row["usage_prompt_tokens"] for row in rows)
@@ -144,8 +148,9 @@ def test_a_flush_empties_the_cache_when_nothing_runs(server: Running) -> None:
     running = threading.Thread(target=generate, args=(server, list(range(400, 464)), 200))
     running.start()
     wait_for(lambda: counters(server.url)["requests_running"] > 0)
-    assert flush(server.url) is False
+    assert flush_cache(server.url, 0) is False
     running.join()
+    assert flush(server.url) is True
 
 
 def test_an_unknown_flag_is_refused_before_any_start() -> None:

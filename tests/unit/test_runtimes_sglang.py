@@ -61,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         site = self.server
         assert isinstance(site, Site)
-        status, page = site.pages.get(self.path, (404, {}))
+        status, page = site.pages.get(self.path.partition("?")[0], (404, {}))
         body = json.dumps(page).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -198,7 +198,7 @@ def test_the_target_is_what_the_server_says_and_leaves_the_cache_empty(site: Sit
     assert (target.vocab_size, target.max_model_len, target.cacheable_block, target.chat_overhead) == (512, 4096, 1, 4)
     assert not target.adds_bos
     posted = [path for path, _ in site.posted]
-    assert posted[:4] == ["/tokenize", "/generate", "/generate", "/flush_cache"]
+    assert posted[:4] == ["/tokenize", "/generate", "/generate", "/flush_cache?timeout=10"]
     assert site.posted[1] == site.posted[2]
     assert site.posted[1][1]["input_ids"] == [93, 631, 631]
 
