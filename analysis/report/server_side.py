@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from analysis.model import CampaignAnalysis, CellAnalysis, Figure
 from analysis.report.table import Table
@@ -47,7 +48,7 @@ UNITS: Mapping[str, Unit] = {"s": Unit("ms", 1000.0), "bytes": Unit("GiB", 1 / 2
 
 
 def server_tables(c: CampaignAnalysis) -> tuple[Table, ...]:
-    """Queue and work, times, host, iterations; a few cells a table. No table where no record says anything of its server."""
+    """Queue and work, times, host, iterations; a few cells a table, folded when that makes many. None where no server said anything."""
     told = [cell for cell in c.cells if cell.server is not None]
     groups = [told[i : i + CELLS] for i in range(0, len(told), CELLS)]
     tables = []
@@ -57,7 +58,7 @@ def server_tables(c: CampaignAnalysis) -> tuple[Table, ...]:
             *_table(f"Queue, cache and work{of}", cells, QUEUE, QUEUE_NOTE), *_table(f"Server times{of}", cells, TIMES, TIME_NOTE),
             *_table(f"Host{of}", cells, HOST, HOST_NOTE), *_iterations(f"Tokens of an iteration{of}", cells),
         ]  # fmt: skip
-    return tuple(tables)
+    return tuple(replace(table, folded=table.folded or len(groups) > 1) for table in tables)
 
 
 def _table(title: str, cells: Sequence[CellAnalysis], rows: Sequence[tuple[str, str]], note: str) -> Iterable[Table]:
