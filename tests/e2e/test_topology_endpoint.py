@@ -22,12 +22,14 @@ pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 MANY = "  many: {runtime: reference, args: {max-num-seqs: 16, cost-base: 5ms}}\n"
 PINS = "  model: {id: tiny, dtype: float32}\n"
+MODEL = "nobody-has-it"
+"""A model of that name must not lie on this machine, or its tokenizer would be taken for the server's."""
 
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Two reference servers; the first plays the router as well."""
-    runtime, arm, pins = ReferenceRuntime(), Arm(name="a", runtime="reference"), Pins(model=ModelPin(id="tiny", dtype="float32"))
+    runtime, arm, pins = ReferenceRuntime(), Arm(name="a", runtime="reference"), Pins(model=ModelPin(id=MODEL, dtype="float32"))
     folder = tmp_path_factory.mktemp("servers")
     processes, found = [ServerProcess(), ServerProcess()], []
     try:
@@ -44,7 +46,9 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
 
 def measured(folder: Path, arm: str, parallelism: str) -> RunRecord:
     """Measure the endpoint ``arm`` once and return the record."""
-    path = write(folder, GOOD, (FEW, f"them: {arm}"), (MANY, ""), (PINS, f"{PINS}  parallelism: {parallelism}\n"))
+    text = ("  output-length:", "  prompts: {source: text}\n  output-length:")
+    pins = PINS.replace("tiny", MODEL) + f"  parallelism: {parallelism}\n"
+    path = write(folder, GOOD, text, (FEW, f"them: {arm}"), (MANY, ""), (PINS, pins))
     command = [sys.executable, "-m", "harness.cli", "run", str(path), "--results", str(folder / "results")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
@@ -56,6 +60,7 @@ def test_servers_behind_an_address_are_asked_and_sealed(tmp_path: Path, urls: tu
     one, two = urls
     arm = f"{{runtime: endpoint, url: '{one}', members: {{prefill: ['{one}'], decode: ['{two}']}}}}"
     record = measured(tmp_path, arm, "{disaggregation: {prefill: 1, decode: 1, connector: nixl}}")
+    assert set(record.whole_requests()["end_kind"].to_pylist()) == {"complete"}
     pins = {pin.pin: pin for pin in record.facts.pins}
     assert pins["parallelism.disaggregation"].result == "matched"
     assert pins["parallelism.disaggregation"].observed == {"prefill": 1, "decode": 1}
@@ -70,7 +75,7 @@ def test_a_server_that_is_claimed_and_silent_leaves_the_count_unknown(tmp_path: 
     arm = f"{{runtime: endpoint, url: '{urls[0]}', members: {{replicas: ['{urls[0]}', '{silent}']}}}}"
     record = measured(tmp_path, arm, "{replicas: 2}")
     pin = next(pin for pin in record.facts.pins if pin.pin == "parallelism.replicas")
-    assert (pin.result, pin.reason) == ("unknown", f"no tiny at {silent}")
+    assert (pin.result, pin.reason) == ("unknown", f"no {MODEL} at {silent}")
 
 
 def test_nobody_says_how_many_servers_answer_behind_an_endpoint(tmp_path: Path, urls: tuple[str, str]) -> None:
