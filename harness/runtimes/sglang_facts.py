@@ -29,8 +29,13 @@ OF_THE_RUN = frozenset(
 )  # fmt: skip
 """Entries of GET /server_info about this start: its address and seed, its timings, its state. Capacity is a coordinate of its own."""
 
-_ADDRESS = frozenset({"path", "paths", "dir", "port", "ports", "ip", "url", "urls", "endpoint", "endpoints", "socket", "addr"})
-"""Words in the names of entries that hold addresses and places on this machine."""
+_ELSEWHERE = frozenset(
+    {
+        "path", "paths", "dir", "folder", "file", "port", "ports", "ip", "url", "urls", "endpoint", "endpoints", "socket", "addr", "key",
+        "keyfile", "certfile", "password", "extra", "server", "domains",
+    }
+)  # fmt: skip
+"""Words in the names of entries that hold addresses, places on a machine, or what a server's owner keeps secret."""
 
 
 def served_facts(env: Environment | None, arm: Arm, pins: Pins, base_url: str, log: Path | None) -> dict[str, Fact]:
@@ -137,7 +142,7 @@ def _effective(info: Mapping[str, Any], arm: Arm) -> Fact:
 
 
 def _of_the_engine(name: str) -> bool:
-    return name not in OF_THE_RUN and not _ADDRESS & set(name.strip("_").split("_"))
+    return name not in OF_THE_RUN and not _ELSEWHERE & set(name.strip("_").split("_"))
 
 
 def _binding(lines: list[str]) -> dict[str, list[int]] | None:

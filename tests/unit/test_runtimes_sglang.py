@@ -243,7 +243,8 @@ def test_the_effective_configuration_names_no_place_no_seed_and_no_state(site: S
     assert (plain["schedule_policy"], plain["chunked_prefill_size"], plain["max_running_requests"]) == ("fcfs", 4096, 4)
     assert not [v for v in json.dumps(plain).split('"') if v.startswith("/")]
     other = {"port": 1, "random_seed": 1, "model_path": "/x", "tokenizer_path": "/y", "startup_time": {"a": 1}, "max_total_num_tokens": 9}
-    assert effective(other) == plain
+    secret = {"api_key": "s", "ssl_keyfile_password": "s", "hicache_storage_backend_extra_config": "s", "tool_server": "s"}
+    assert effective(other | secret) == plain
     assert effective({"schedule_policy": "lpm"}) != plain
     assert effective({"disable_radix_cache": True}) != plain
     assert effective({"random_seed": 5}, args={"random-seed": 5})["random_seed"] == 5
