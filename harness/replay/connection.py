@@ -12,6 +12,7 @@ import httptools
 
 from harness.record.schema import EndKind
 from harness.replay.exchange import Exchange
+from harness.replay.pieces import PIECE_BYTES, Later, Pieces
 from harness.wire.contract import Decoder
 
 MAX_HEAD_BYTES = 256 * 1024
@@ -48,9 +49,12 @@ class Owner(Protocol):
 class Connection(asyncio.Protocol):
     """Carries one exchange at a time, never two: pipelining would make one request's body delay another's."""
 
-    def __init__(self, owner: Owner, sock: socket.socket | None) -> None:
+    def __init__(self, owner: Owner, sock: socket.socket | None, later: Later | None = None) -> None:
+        """``sock`` None and ``later`` (the loop's ``call_soon``) given: TLS, where only the transport can write, and nothing but whole
+        loop passes keeps its hands off what it is doing."""
         self._owner = owner
-        self._sock = sock  # None under TLS, where only the transport can write
+        self._sock = sock
+        self._later = later
         self._transport: asyncio.Transport | None = None
         # The parser refers back to us; ``connection_lost`` cuts the cycle, for the collector is off.
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
@@ -62,6 +66,7 @@ class Connection(asyncio.Protocol):
         self._complete = False
         self._keep = False
         self._broken = ""
+        self._pieces: Pieces | None = None  # of a request too large to be encrypted at once
         self.served = False
 
     # -- what the engine asks
@@ -75,9 +80,10 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._complete = self._keep = False
         exchange.send_ns = time.monotonic_ns()
+        self._drop_pieces()
         transport = self._open_transport()
         if self._sock is None:
-            transport.write(payload)
+            self._encrypt(transport, payload)
             return
         try:
             taken = self._sock.send(payload)
@@ -88,6 +94,12 @@ class Connection(asyncio.Protocol):
             return
         if taken < len(payload):
             transport.write(memoryview(payload)[taken:])
+
+    def _encrypt(self, transport: asyncio.Transport, payload: bytes) -> None:
+        if self._later is None or len(payload) <= PIECE_BYTES:
+            transport.write(payload)
+        else:
+            self._pieces = Pieces(self._later, transport, payload)
 
     def stale(self) -> bool:
         """Whether it is closed, or the server closed or spoke out of turn since the last read: one look into the socket, about 1 us."""
@@ -109,8 +121,14 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close at once, dropping what was not written."""
-        if self._transport is not None:
+        self._drop_pieces()
+        if self._transport is None:
+            return
+        if self._later is None:
             self._transport.abort()
+        else:
+            # Aborted from inside a read, uvloop's TLS goes on with that read, fails on the closed socket and never says that it is lost.
+            self._later(self._transport.abort)
 
     # -- what the transport calls
 
@@ -119,6 +137,16 @@ class Connection(asyncio.Protocol):
         # A cast, not a check: uvloop's transports are no subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._owner.made()
+
+    def pause_writing(self) -> None:
+        """The transport holds as much as it wants."""
+        if self._pieces is not None:
+            self._pieces.pause()
+
+    def resume_writing(self) -> None:
+        """The transport can take more."""
+        if self._pieces is not None:
+            self._pieces.resume()
 
     def data_received(self, data: bytes) -> None:
         """Stamp, split HTTP, and see whether the exchange is over."""
@@ -139,6 +167,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the exchange that was under way and cut every cycle."""
+        self._drop_pieces()
         self._transport = self._parser = self._sock = None
         self._owner.lost(self)
         exchange = self._exchange
@@ -223,7 +252,13 @@ class Connection(asyncio.Protocol):
 
     def _clean(self) -> bool:
         """The server keeps the connection, and our request was written to its end (a refusal may come before that)."""
-        return self._keep and not self._broken and self._open_transport().get_write_buffer_size() == 0
+        unwritten = self._open_transport().get_write_buffer_size() + (0 if self._pieces is None else self._pieces.left)
+        return self._keep and not self._broken and unwritten == 0
+
+    def _drop_pieces(self) -> None:
+        if self._pieces is not None:
+            self._pieces.drop()
+            self._pieces = None
 
     def _finish(self, kind: EndKind, now_ns: int, error: str, *, keep: bool) -> None:
         exchange, self._exchange = self._exchange, None

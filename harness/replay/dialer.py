@@ -104,9 +104,9 @@ class Dialer:
             # Requests are one write each; Nagle would hold the tail of a large one for an acknowledgement.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.sock_connect(sock, self._address.sockaddr)
-            plain = None if self._context else sock
+            plain, later = (None, self._loop.call_soon) if self._context else (sock, None)
             _, connection = await self._loop.create_connection(
-                lambda: Connection(self._owner, plain), sock=sock, ssl=self._context, server_hostname=self._tls_host
+                lambda: Connection(self._owner, plain, later), sock=sock, ssl=self._context, server_hostname=self._tls_host
             )
         except BaseException:
             sock.close()

@@ -97,6 +97,18 @@ def test_client_stop_and_large_bodies_work_under_tls(secure: Served, tmp_path: P
     assert got[0]["client_tokens"] >= 3
 
 
+@pytest.mark.usefixtures("trusted")
+def test_a_large_body_is_encrypted_piece_by_piece_and_small_requests_overtake_it(trust: Trust, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    prompts = ["until_eof " + "x" * 8_000_000, *["good"] * 20]
+    with serve("--tls", *map(str, trust.here), "--events", str(events)) as server:
+        got, left = drive(plan(tmp_path, server.port, prompts, every_ms=5, end_ms=60_000, tls=True))
+    asked = [line for line in events.read_text().splitlines() if line.startswith("asked")]
+    assert asked == ["asked good"] * 20 + ["asked until_eof"]
+    assert {row["end_kind"] for row in got} == {"complete"}
+    assert left == Left(descriptors=0, tasks=0, connections=0, requests=0)
+
+
 def refusal(port: int, folder: Path) -> str:
     session = ReplaySession(plan(folder, port, ["good"], tls=True), CLOCK)
     with pytest.raises(HostError) as caught:
