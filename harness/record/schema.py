@@ -26,9 +26,10 @@ __all__ = [
 FORMAT_MAJOR = 1
 """1: first format. A reader refuses a newer major and reads any older minor."""
 
-FORMAT_MINOR = 2
+FORMAT_MINOR = 3
 """1: sessions, priorities, cancellations, reusable tokens in the schedule; per-class SLOs; null arrivals of turns that never came due.
 2: probes of capacity searches, and capacity as a metric to rank by; how fairness is declared; clients that an arm was not sent.
+3: servers behind an address and their roles; how a server was launched; workers on other hosts; the interface /generate.
 """
 
 MEASUREMENT_PROTOCOL = 1
