@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import signal
 import socket
@@ -59,16 +58,18 @@ class Two:
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[Two]:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     folder = tempfile.mkdtemp(prefix="ray-")  # pytest's own is too deep for the sockets below it
-    nodes = Nodes(initialize_head=True, head_node_args=NODE | {"include_dashboard": False, "temp_dir": folder})
-    try:
-        nodes.add_node(**NODE)
-        with Cluster(nodes.address) as cluster:
-            yield Two(nodes, cluster)
-    finally:
-        nodes.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        environment.setenv("TMPDIR", folder)  # where actors that are killed leave their files
+        nodes = Nodes(initialize_head=True, head_node_args=NODE | {"include_dashboard": False, "temp_dir": folder})
+        try:
+            nodes.add_node(**NODE)
+            with Cluster(nodes.address) as cluster:
+                yield Two(nodes, cluster)
+        finally:
+            nodes.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -89,23 +89,28 @@ class Cluster:
         if self._address is not None:
             _reach(self._address)
             # One try of Ray's own, which takes 40 s, instead of twenty: something else may listen there.
-            os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
-            own: dict[str, Any] = {"address": self._address}
-        else:
-            self._temporary = tempfile.mkdtemp(prefix="trigpoint-ray-")  # short: sockets below it may have 107 bytes of path
-            if "RAY_AUTH_TOKEN_PATH" not in os.environ:
-                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray would leave one in the user's home
-            own = {
-                "address": "local",
-                "num_cpus": max(self._workers, os.cpu_count() or 1),
-                "object_store_memory": OBJECT_STORE,
-                "include_dashboard": False,
-                "_node_ip_address": "127.0.0.1",
-                "_temp_dir": self._temporary,
-                "_system_config": {"worker_niceness": 0},
-            }
+            with _environment(RAY_gcs_server_port_wait_time_s="1"):
+                self._init(ray, {"address": self._address})
+            return
+        self._temporary = tempfile.mkdtemp(prefix="trigpoint-ray-")  # short: sockets below it may have 107 bytes of path
+        # Ray would leave a token in the user's home; and what a killed actor leaves behind lies where it is removed.
+        with _environment(RAY_AUTH_TOKEN=secrets.token_hex(32), TMPDIR=self._temporary):
+            self._init(ray, self._own(self._temporary))
+
+    def _own(self, folder: str) -> dict[str, Any]:
+        return {
+            "address": "local",
+            "num_cpus": max(self._workers, os.cpu_count() or 1),
+            "object_store_memory": OBJECT_STORE,
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+            "_temp_dir": folder,
+            "_system_config": {"worker_niceness": 0},
+        }
+
+    def _init(self, ray: Any, where: dict[str, Any]) -> None:
         try:
-            ray.init(log_to_driver=False, configure_logging=False, **own)
+            ray.init(log_to_driver=False, configure_logging=False, **where)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise _unreachable(self._address or "a cluster of our own", f"{type(error).__name__}: {error!s:.300}") from error
 
@@ -174,6 +179,18 @@ class Cluster:
         """Wait until one of ``refs`` has an answer, a loss being one; return those that have."""
         ready, _ = self._ray.wait(list(refs), num_returns=1, timeout=timeout_s)
         return list(ready)
+
+
+@contextlib.contextmanager
+def _environment(**changes: str) -> Iterator[None]:
+    """Set variables that the user has not set, for what is started meanwhile."""
+    ours = {name: value for name, value in changes.items() if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            os.environ.pop(name, None)
 
 
 def _import_ray() -> Any:
