@@ -99,12 +99,13 @@ def _without_repeats(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main(argv: list[str]) -> int:
     """Write the file; exit code 2 on wrong usage, 3 where no device answers."""
-    if len(argv) not in (1, 2) or argv[0].startswith("-"):
+    if len(argv) not in (1, 2) or argv[0].startswith("-") or not all(text.isdecimal() for text in argv[1:]):
         sys.stderr.write("usage: python -m harness.observe.record_nvml FILE [SAMPLES]\n")
         return 2
     calls = record(samples=int(argv[1]) if len(argv) > 1 else SAMPLES)
     if not any(c["call"] == "nvmlDeviceGetHandleByIndex" for c in calls):
-        sys.stderr.write(f"no accelerator answered, nothing was written: {calls[-1] if calls else 'the library did not open'}\n")
+        why = pynvml.NVMLError(calls[-1]["raises"]) if calls and "raises" in calls[-1] else "the driver lists no device"
+        sys.stderr.write(f"no accelerator answered ({why}), so nothing was written; run it on a host whose driver is loaded\n")
         return 3
     page = {"made": "recorded", "library": f"nvidia-ml-py {importlib.metadata.version('nvidia-ml-py')}", "calls": calls}
     Path(argv[0]).write_text(json.dumps(page, indent=1) + "\n", encoding="utf-8")

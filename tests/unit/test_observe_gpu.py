@@ -266,5 +266,6 @@ def test_structures_of_the_library_are_kept_by_their_fields() -> None:
 
 
 def test_the_command_says_how_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert "FILE" in capsys.readouterr().err
+    for wrong in ([], ["-h"], ["a", "b"], ["a", "1", "2"]):
+        assert main(wrong) == 2
+        assert "FILE" in capsys.readouterr().err
