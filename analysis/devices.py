@@ -48,7 +48,7 @@ def device_samples(record: RunRecord, metric: str) -> dict[str, tuple[Int64, Flo
 
 
 def _order(label: str) -> tuple[int, str]:
-    return int(label) if label.isdigit() else -1, label
+    return int(label) if label.isdecimal() else -1, label
 
 
 def power_source(record: RunRecord) -> str:

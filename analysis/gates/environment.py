@@ -140,7 +140,7 @@ def _gpu_foreign(context: RunContext) -> Finding:
 
 
 def _gpu_settings(context: RunContext) -> Finding:
-    """Settings that move a clock or what a card may draw; what the driver does not tell of a device is null before and after."""
+    """Nobody changed what moves a clock or what a card may draw."""
     before, after = (_fact(facts, "host.gpu_settings") for facts in (context.record.facts.before, context.record.facts.after))
     need(before is not None, "the settings of the devices before the run are unknown")
     need(after is not None, "the settings of the devices after the run are unknown")

@@ -13,6 +13,7 @@ from harness.observe.nvml import DEVICE_NODES, Answer, Nvml, accelerator_nodes, 
 from harness.record.facts import Fact
 
 NONE = "none"
+UNSUPPORTED = "not supported"
 SOURCE = "NVML"
 GIB = 2**30
 
@@ -110,14 +111,13 @@ def _with(nvml: Nvml, ours: Collection[int]) -> dict[str, Fact]:
     names = _each(nvml, Question("nvmlDeviceGetName", read=decoded))
     known = names.value is not None and None not in names.value
     model = " + ".join(sorted(set(names.value))) if known else None
-    told = {fact: _each(nvml, question) for fact, question in QUESTIONS.items()}
     return {
         "host.gpu": Fact(value=model, reason=names.reason, source=SOURCE),
         "host.gpu_count": Fact(value=len(nvml.handles), source=SOURCE),
         "host.driver": _fact(nvml.ask("nvmlSystemGetDriverVersion", read=decoded)),
         "host.cuda_driver": _fact(nvml.ask("nvmlSystemGetCudaDriverVersion", read=lambda v: f"{v // 1000}.{v % 1000 // 10}")),
-        **told,
-        "host.gpu_settings": _settings(told),
+        **{fact: _each(nvml, question) for fact, question in QUESTIONS.items()},
+        "host.gpu_settings": _settings(nvml),
         "host.gpu_topology": topology(nvml),
         **_processes(nvml, ours),
     }
@@ -129,18 +129,28 @@ def _fact(answer: Answer) -> Fact:
 
 def _each(nvml: Nvml, question: Question) -> Fact:
     """One value a device; the reason names the devices that refused."""
-    constants = [nvml.constant(name) for name in question.constants]
-    answers = [nvml.ask(question.call, handle, *constants, read=question.read) for handle in nvml.handles]
+    answers = _answers(nvml, question)
     refused = "; ".join(f"device {i}: {a.reason}" for i, a in enumerate(answers) if a.value is None)
     values = [a.value for a in answers]
     return Fact(value=None if all(v is None for v in values) else values, reason=refused or None, source=SOURCE)
 
 
-def _settings(told: Mapping[str, Fact]) -> Fact:
-    """The settings that move a clock or what a card may draw, a value a device; null where the driver does not tell one of this device."""
-    value = {name: told[f"host.gpu_{name}"].value for name in SETTINGS}
-    if all(v is None for v in value.values()):
-        return Fact(reason=told[f"host.gpu_{SETTINGS[0]}"].reason, source=SOURCE)
+def _answers(nvml: Nvml, question: Question) -> list[Answer]:
+    constants = [nvml.constant(name) for name in question.constants]
+    return [nvml.ask(question.call, handle, *constants, read=question.read) for handle in nvml.handles]
+
+
+def _settings(nvml: Nvml) -> Fact:
+    """The settings that move a clock or what a card may draw, a value a device. What a kind of device does not have says so and equals
+    itself; one that was refused for another reason leaves all unknown, since an unknown setting must equal nothing.
+    """
+    value: dict[str, list[Any]] = {}
+    for name in SETTINGS:
+        answers = _answers(nvml, QUESTIONS[f"host.gpu_{name}"])
+        refused = next((a.reason for a in answers if a.value is None and not a.unsupported), None)
+        if refused is not None:
+            return Fact(reason=refused, source=SOURCE)
+        value[name] = [UNSUPPORTED if a.unsupported else a.value for a in answers]
     return Fact(value=value, source=SOURCE)
 
 

@@ -13,11 +13,12 @@ DEVICE_NODES = (Path("/dev/nvidia0"), Path("/dev/kfd"), Path("/dev/accel"))
 
 
 class Answer(NamedTuple):
-    """A value, or None with the reason. ``lasting``: asking again is no use."""
+    """A value, or None with the reason. ``lasting``: asking again is no use. ``unsupported``: this kind of device has no such thing."""
 
     value: Any
     reason: str = ""
     lasting: bool = False
+    unsupported: bool = False
 
 
 class Nvml:
@@ -42,7 +43,8 @@ class Nvml:
         try:
             return Answer(read(getattr(self._library, call)(*args)))
         except self._library.NVMLError as error:
-            return Answer(None, f"{call}: {error}", error.value in self._lasting)
+            unsupported = error.value == self._library.NVML_ERROR_NOT_SUPPORTED
+            return Answer(None, f"{call}: {error}", error.value in self._lasting, unsupported)
 
     def constant(self, name: str) -> int:
         """A named constant of the library."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.observe.gpu import NAMES, QUESTIONS, THROTTLE, gpu_facts, reasons
+from harness.observe.gpu import NAMES, QUESTIONS, SETTINGS, THROTTLE, gpu_facts, reasons
 from harness.observe.gpu_watch import READINGS, GpuWatch
 from harness.observe.nvml import owners
 from harness.observe.record_nvml import Recorder, main, record
@@ -53,8 +53,7 @@ def test_a_refused_call_costs_its_own_facts_only(fact: str, code: int) -> None:
     call = QUESTIONS[fact].call
     found = gpu_facts((), replay(**{call: code}), SERVER)
     missing = {name for name, told in found.items() if told.value is None}
-    assert {f"host.gpu_{name}" for name, value in found["host.gpu_settings"].value.items() if value is None} <= missing
-    assert missing == {name for name, question in QUESTIONS.items() if question.call == call}
+    assert missing - {"host.gpu_settings"} == {name for name, question in QUESTIONS.items() if question.call == call}
     assert call in (found[fact].reason or "")
 
 
@@ -79,13 +78,18 @@ def test_a_refusal_of_what_identifies_is_unknown(call: str) -> None:
     assert found["host.gpu_count"].value == 2
 
 
-def test_settings_are_told_together_and_unknown_only_without_all_of_them() -> None:
+def test_settings_are_told_together() -> None:
     settings = gpu_facts((), replay())["host.gpu_settings"].value
     assert settings == {"power_limit_w": [700.0] * 2, "ecc": ["on"] * 2, "mig": ["off"] * 2, "sm_clock_application_mhz": [1980] * 2}
-    calls = ("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetEccMode", "nvmlDeviceGetMigMode", "nvmlDeviceGetApplicationsClock")
-    fact = gpu_facts((), replay(**dict.fromkeys(calls, pynvml.NVML_ERROR_NOT_SUPPORTED)))["host.gpu_settings"]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_that_a_device_does_not_have_is_told_and_one_that_is_not_told_leaves_all_unknown(name: str) -> None:
+    call = QUESTIONS[f"host.gpu_{name}"].call
+    assert gpu_facts((), replay(**{call: pynvml.NVML_ERROR_NOT_SUPPORTED}))["host.gpu_settings"].value[name] == ["not supported"] * 2
+    fact = gpu_facts((), replay(**{call: pynvml.NVML_ERROR_NO_PERMISSION}))["host.gpu_settings"]
     assert fact.value is None
-    assert fact.reason
+    assert call in (fact.reason or "")
 
 
 def test_processes_that_cannot_be_listed_are_unknown() -> None:
