@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +128,10 @@ def test_every_placement_is_a_coordinate() -> None:
 def test_the_committed_schema_knows_placement() -> None:
     schema = json.loads((Path(__file__).parents[2] / "manifests" / "schema.json").read_text(encoding="utf-8"))
     assert {"Members", "Disaggregation"} <= schema["$defs"].keys()
+
+
+def test_the_documented_split_is_a_manifest() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "launching.md").read_text(encoding="utf-8")
+    written = yaml.safe_load(textwrap.dedent(text[text.index("    pins:") : text.index("Server metrics are read")]))
+    (run,) = expand(parse_manifest(yaml.safe_dump(BASE | written), "m.yaml", known_gates=frozenset())).runs
+    assert sorted(run.arm.members) == ["decode", "prefill"]

@@ -63,6 +63,13 @@ def test_entries_are_read_with_their_defaults(config: Path) -> None:
     assert found["near"].label != found["far"].label
 
 
+def test_the_documented_entries_are_read(config: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "launching.md").read_text(encoding="utf-8")
+    lines = text[text.index("    [pinned]") : text.index("| key |")].splitlines()
+    write(config, "\n".join(line.strip() for line in lines))
+    assert set(read_launches()) == {"pinned", "container", "far"}
+
+
 @pytest.mark.parametrize("mode", [0o644, 0o620, 0o602])
 def test_a_file_that_others_can_reach_is_refused(config: Path, mode: int) -> None:
     write(config, "", mode)
