@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.calibrate.certificate import Ceilings, Certificate, RateRow, Thresholds, body_of, ceilings, certificate_id, save
-from harness.calibrate.ladder import FULL, QUICK, Ladder, Stage, load_of, spans
+from harness.calibrate.ladder import FULL, QUICK, QUICK_NS, Ladder, Stage, fitting, load_of, spans
 from harness.calibrate.measure import nearest_rank, open_streams, rate_row
 from harness.calibrate.rig import TTFT_MS, Place, Trial, conduct
 from harness.clock import NS_PER_MS, NS_PER_S, Clock
@@ -43,13 +43,15 @@ def calibrate(
     ``calibration_inconclusive`` when not even the lowest rate held, HostError when server or load engine fail.
     """
     say = on_progress or (lambda _line: None)
-    chosen = ladder or (QUICK if quick else FULL)
+    chosen, began_ns = ladder or (QUICK if quick else FULL), clock.now_ns()
     rig = _Rig(clock, say, Place(client_cpus, server_cpus), workers)
     rows, lateness = rig.measure(chosen, 1)
     failed = tuple(stage for stage, row in zip(chosen, rows, strict=True) if not row.certified)
+    again_of = _in_time(failed, chosen, clock.now_ns() - began_ns) if quick else failed
     if failed:
-        say(f"{len(failed)} of {len(chosen)} stages did not hold; trying these once more")
-        again, later = rig.measure(failed, 2)
+        say(f"{len(failed)} of {len(chosen)} stages did not hold; trying {len(again_of)} of them once more")
+    if again_of:
+        again, later = rig.measure(again_of, 2)
         rows += again
         lateness = {name: max(value or 0, later[name] or 0) for name, value in lateness.items()}
     found = ceilings(rows)
@@ -68,6 +70,12 @@ def calibrate(
     certificate = draft.model_copy(update={"ref": draft.ref.model_copy(update={"id": certificate_id(body_of(draft))})})
     say(f"certificate {save(cache, certificate)}")
     return certificate
+
+
+def _in_time(failed: Ladder, chosen: Ladder, spent_ns: int) -> Ladder:
+    """What can be repeated before a quick calibration has lasted too long. Starting the processes again takes as long as it took."""
+    start_ns = max(0, spent_ns - sum(stage.length_ns for stage in chosen))
+    return fitting(failed, QUICK_NS - spent_ns - start_ns)
 
 
 def _inconclusive(rows: tuple[RateRow, ...]) -> InconclusiveError:
