@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -52,11 +55,15 @@ def test_an_unknown_row_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> 
     assert "no such row: z" in capsys.readouterr().err
 
 
+def answer(row: Measured, _options: argparse.Namespace) -> list[Measured]:
+    return [row]
+
+
 def test_only_a_bound_missed_through_no_stall_fails_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for verdict, code in ((MET, 0), (STALLED, 0), ("not met", 1), ("not measured", 1)):
         row = Measured("a", "t", {}, [Verdict("x", 1, 1, "ms", verdict)])
-        monkeypatch.setitem(bounds.ROWS, "a", lambda _options, row=row: [row])
+        monkeypatch.setitem(bounds.ROWS, "a", partial(answer, row))
         assert main(["a", "--json"]) == code
     assert '"verdict": "not met"' in capsys.readouterr().out
