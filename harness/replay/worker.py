@@ -29,6 +29,11 @@ PIPE_BYTES = 1024 * 1024
 """Asked of the kernel so that the spooler may be preempted for a while before the worker has to buffer; the default cap for users."""
 
 
+CLOSED_UNDER_TLS = "the handler is closed"
+"""What uvloop says when its TLS wants to answer a server's goodbye on a socket that broke while it wrote: it raises inside its own read,
+and reports the connection lost like any other. A server that resets can bring it about at will, so it is no fault of ours."""
+
+
 class WorkerStoppedError(Exception):
     """The worker ends without a run; its text goes to the parent."""
 
@@ -96,7 +101,7 @@ async def _stand_ready(loop: asyncio.AbstractEventLoop, plan: ReplayPlan, payloa
     except OSError as error:
         raise WorkerStoppedError(f"no connection: {error}") from error
     engine = Engine(loop, plan, payloads, address, counts)
-    loop.set_exception_handler(lambda _loop, context: _note_fault(engine, context))
+    loop.set_exception_handler(lambda _loop, context: note_fault(engine, context))
     too_few = refusal(raise_limit(), engine.ahead)
     if too_few is not None:
         raise WorkerStoppedError(too_few)
@@ -148,10 +153,11 @@ def _on_control(control: Pipe, engine: Engine, epoch: asyncio.Future[int], loop:
         engine.abort(value)
 
 
-def _note_fault(engine: Engine, context: dict[str, Any]) -> None:
+def note_fault(engine: Engine, context: dict[str, Any]) -> None:
+    """Stop the load for what the loop could not hand to anybody, unless it is about one connection, whose request ends by itself."""
     error = context.get("exception")
     # Broken connections and TLS failures end their request through connection_lost; everything else is a defect of ours.
-    if not isinstance(error, OSError):
+    if not isinstance(error, OSError) and not (isinstance(error, RuntimeError) and CLOSED_UNDER_TLS in str(error)):
         engine.abort(f"{context.get('message')}: {error!r}")
 
 

@@ -17,7 +17,7 @@ from harness.replay.engine import Engine
 from harness.replay.frames import FrameReader, RawExchange
 from harness.replay.rows import exchange_row
 from harness.replay.selfsample import Prober
-from harness.replay.worker import request_head
+from harness.replay.worker import note_fault, request_head
 from harness.wire import PROTOCOLS
 from tests.e2e.replaying import MS, Row
 
@@ -60,6 +60,7 @@ async def _drive(plan: ReplayPlan, look: Look) -> tuple[list[Row], Left]:
     payloads = [request_head(plan, len(body)) + body for body in plan.bodies]
     engine = Engine(loop, plan, payloads, reach(plan.host, plan.port), [0] * 4)
     sink = Kept(lambda: look(engine))
+    loop.set_exception_handler(lambda _loop, context: note_fault(engine, context))
     await engine.warm_up(20)
     epoch_ns = time.monotonic_ns() + 50 * MS
     prober = Prober(loop, engine, sink, epoch_ns)
@@ -67,6 +68,7 @@ async def _drive(plan: ReplayPlan, look: Look) -> tuple[list[Row], Left]:
     await engine.done
     prober.close()
     await engine.close()
+    assert engine.fault is None
     left = Left(psutil.Process().num_fds() - descriptors, len(asyncio.all_tasks()) - tasks, engine.open_connections, len(engine.live))
     return [exchange_row(raw, PROTOCOLS[plan.protocol]) for raw in sink.ended], left
 

@@ -15,7 +15,7 @@ from harness.replay.children import Child
 from harness.replay.contract import ReplayPlan
 from harness.replay.session import ReplaySession, check_plan
 from harness.replay.timers import SPIN_NS, SpinTimer, TimerFd
-from harness.replay.worker import request_head
+from harness.replay.worker import note_fault, request_head
 from workloads.schedule import Ragged
 
 PLAN = ReplayPlan("127.0.0.1", 80, "/v1/completions", "completions", np.array([0, 5]), [b"a", b"b"], np.full(2, -1), 10, Path("x"))
@@ -122,3 +122,29 @@ def test_the_fallback_timer_never_fires_before_its_deadline() -> None:
     loop.close()
     assert len(fired) == 1
     assert fired[0] >= 1_000_000_000 + SPIN_NS - 1
+
+
+class Stopped:
+    """An engine that writes down why it was stopped."""
+
+    def __init__(self) -> None:
+        self.why: list[str] = []
+
+    def abort(self, why: str) -> None:
+        self.why.append(why)
+
+
+@pytest.mark.parametrize(
+    ("error", "stops"),
+    [
+        (ConnectionResetError("reset"), False),
+        (RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed"), False),
+        (RuntimeError("a defect"), True),
+        (ValueError("request 3 ended as reset and again as timeout"), True),
+        (None, True),
+    ],
+)
+def test_only_what_no_server_can_bring_about_stops_the_load(error: Exception | None, stops: bool) -> None:
+    engine = Stopped()
+    note_fault(engine, {"message": "m", "exception": error})  # type: ignore[arg-type]
+    assert bool(engine.why) is stops
