@@ -61,7 +61,8 @@ def two() -> Iterator[Two]:
     folder = tempfile.mkdtemp(prefix="ray-")  # pytest's own is too deep for the sockets below it
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        environment.setenv("TMPDIR", folder)  # where actors that are killed leave their files
+        environment.setenv("TMPDIR", folder)  # where actors that are killed leave their files, and Ray its address
+        (Path(folder) / "ray").mkdir()
         nodes = Nodes(initialize_head=True, head_node_args=NODE | {"include_dashboard": False, "temp_dir": folder})
         try:
             nodes.add_node(**NODE)
