@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import psutil
 
+from harness.clock import NS_PER_S, Clock
 from harness.errors import HostError, Problem, TrigpointError, UsageError
 from harness.manifest import Campaign
 from harness.manifest.explain import nearest
@@ -125,11 +126,11 @@ def _within(pids: Collection[int], cpus: Sequence[int]) -> bool:
     return bool(used) and used <= set(cpus)
 
 
-def refuse_left(launch: Launch, port: int) -> None:
+def refuse_left(launch: Launch, port: int, clock: Clock) -> None:
     """HostError ``server_not_stopped`` when something still answers: what was measured is then not what the entry's ``stop`` ends."""
-    deadline = time.monotonic() + GONE_S
+    deadline_ns = clock.now_ns() + round(GONE_S * NS_PER_S)
     while _answers(launch.url_host, port):
-        if time.monotonic() > deadline:
+        if clock.now_ns() > deadline_ns:
             who = holder(port) if launch.url_host in LOOPBACK else "something"
             what = f"{launch.url_host}:{port}: {who} still answers after the server that {launch.name} launched was stopped"
             remedy = f"end it, and give launch.toml's {launch.name} a stop that does; a prefix must stay in the foreground"

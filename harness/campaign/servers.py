@@ -90,7 +90,7 @@ class Keeper:
         if last and last.process:
             last.process.stop()
             if last.launch and last.port:
-                refuse_left(last.launch, last.port)
+                refuse_left(last.launch, last.port, self._clock)
 
     def _start(self, run: PlannedRun, key: tuple[str, int]) -> Server:
         runtime = get_runtime(run.arm.runtime)

@@ -23,6 +23,7 @@ from harness.cli.output import OK, answers, console, emit_json, json_option, pri
 from harness.cli.places import results_option, search_path, traces_option
 from harness.cli.searches import campaign_states, search_lines, search_plan, state_lines
 from harness.clock import MonotonicClock
+from harness.errors import UsageError
 from harness.manifest import Campaign, PlannedRun, Searches, expand, load_manifest, parse_manifest
 from harness.observe import host_facts
 from harness.record.journal import read_campaign
@@ -162,6 +163,9 @@ def resume(campaign_dir: Path, traces: tuple[Path, ...], launch: tuple[str, ...]
     campaign = expand(parse_manifest(header.manifest, f"{header.name}.yaml", known_gates=KNOWN_GATES))
     search = search_path(None, traces)
     if header.clock == "virtual":
+        if launch:
+            what = f"--launch {launch[0]}: {header.name} was begun in virtual time, where no server is started"
+            raise UsageError.single("launch_virtual", what, "leave it out, or run the manifest with `trigpoint run` into another folder")
         return _simulate(campaign, campaign_dir.parent, search, as_json=as_json)
     return _run(campaign, campaign_dir.parent, search, launch, where, as_json=as_json)
 

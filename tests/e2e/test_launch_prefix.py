@@ -14,9 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from harness.campaign import servers
 from harness.campaign.servers import Keeper, Server
+from harness.cli.app import main
 from harness.clock import MonotonicClock
 from harness.errors import HostError
 from harness.manifest import PlannedRun, expand, load_manifest
@@ -265,3 +267,11 @@ def test_only_the_user_can_choose_a_launch_and_only_one_that_is_there(
     assert f"[{code}]" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "results").exists()
+
+
+def test_a_simulated_campaign_has_nothing_to_launch(tmp_path: Path) -> None:
+    folder = ("--results", str(tmp_path / "results"))
+    assert CliRunner().invoke(main, ["simulate", str(write(tmp_path)), *folder]).exit_code == 0
+    resumed = CliRunner().invoke(main, ["resume", str(tmp_path / "results" / "m"), "--launch", "polite"])
+    assert resumed.exit_code == 2
+    assert "[launch_virtual]" in resumed.stderr

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from analysis.capacity_campaign import _degrees
+from harness.observe.pins import check_pins
+from harness.record.facts import Fact
 from harness.runtimes import placement
 from harness.runtimes.placement import member_facts, role_problems, sglang_role_args, vllm_role_args
 from harness.system import Arm, Disaggregation, ModelPin, ParallelismPin, Pins
@@ -73,3 +76,28 @@ def test_servers_behind_an_address_are_counted_by_asking_them(monkeypatch: pytes
     assert fact.value is None
     assert fact.reason == "no tiny at http://other, http://gone"
     assert member_facts(arm(), pins(), lambda _url: {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "facts", "expected"),
+    [
+        (pins(), {}, {}),
+        (pins(replicas=1), {}, {}),
+        (pins(replicas=1), {"server.replicas": Fact(value=1)}, {"parallelism.replicas": "matched"}),
+        (pins(replicas=3), {"server.replicas": Fact(value=2)}, {"parallelism.replicas": "mismatched"}),
+        (pins(replicas=3), {"server.replicas": Fact(reason="silent")}, {"parallelism.replicas": "unknown"}),
+        (pins(replicas=3), {}, {"parallelism.replicas": "unknown"}),
+        (role(1, 2), {"server.roles": Fact(value={"prefill": 1, "decode": 2})}, {"parallelism.disaggregation": "matched"}),
+        (role(1, 2), {"server.roles": Fact(value={"prefill": 2, "decode": 1})}, {"parallelism.disaggregation": "mismatched"}),
+        (role(1, 2), {}, {"parallelism.disaggregation": "unknown"}),
+    ],
+)
+def test_counted_servers_are_held_against_the_pins(given: Pins, facts: dict[str, Fact], expected: dict[str, str]) -> None:
+    held = {pin.pin: pin.result for pin in check_pins(given, facts)}
+    assert {name: result for name, result in held.items() if name.startswith("parallelism")} == expected
+
+
+def test_every_server_behind_an_address_has_accelerators_of_its_own() -> None:
+    assert _degrees(pins(tensor=2, pipeline=2, data=3)) == 12
+    assert _degrees(pins(tensor=2, replicas=4)) == 8
+    assert _degrees(pins(tensor=2, disaggregation=Disaggregation(prefill=3, decode=1))) == 8
