@@ -49,7 +49,8 @@ Look = Callable[[Engine], None]
 
 
 def drive(plan: ReplayPlan, look: Look = lambda _: None) -> tuple[list[Row], Left]:
-    """Replay ``plan``; give its rows in the order they ended, and what was left. ``look`` sees the engine whenever it writes something."""
+    """Replay ``plan``; give its rows in the order they ended, and what was left. ``look`` sees the engine whenever it writes
+    something; what it thinks of it, it says afterwards, since an error in there is one of the engine's."""
     return uvloop.run(_drive(plan, look))
 
 

@@ -147,7 +147,6 @@ def test_llm_d_1339_nothing_is_held_of_a_request_that_has_ended(port: int, tmp_p
 
     def look(engine: Engine) -> None:
         held.append(sum(len(part) for exchange in engine.live for part in exchange.chunks))
-        assert len(engine.live) < 40
 
     # A hundred answers of 10 MB would be a gigabyte; a time limit far off keeps pointing at requests that are over.
     got, _ = drive(
