@@ -52,11 +52,11 @@ class Figures:
 
 
 def figures(
-    load: Load, seen: Sequence[Seen], rows: Sequence[Written], usage: Usage, wall_s: float, *, constant: bool, until_exit: bool = False
+    load: Load, seen: Sequence[Seen], rows: Sequence[Written], usage: Usage, wall_s: float, *, constant: bool, decoded_ns: int | None = None
 ) -> Figures:
     """Work out one line. ``rows``: of the load alone. ``constant``: the client was asked for constant intervals, so slip is defined.
 
-    ``until_exit``: CPU is counted until the command ends and not only until the last write, for a client that decodes behind the load.
+    ``decoded_ns``: CPU is counted until then and not only until the last write, for a client that decodes behind the load.
     """
     pairs = [(said, row) for said, row in pair(seen, rows) if row is not None]
     whole = [(said, row) for said, row in pairs if _delivered(said, row, load)]
@@ -66,7 +66,7 @@ def figures(
     ttft = _array([said.ttft_ns - int(row.actual_ns[0] - row.received_ns) for said, row in whole if said.ttft_ns is not None])
     tbt = gap_errors(whole)
     late = np.concatenate([row.actual_ns - row.scheduled_ns for row in rows]) if rows else np.zeros(0, dtype=np.int64)
-    cpu, load_s = _cpu(rows, usage, until_exit)
+    cpu, load_s = _cpu(rows, usage, decoded_ns)
     return Figures(
         offered=load.requests,
         received=len(rows),
@@ -125,13 +125,13 @@ def _delivered(said: Seen, row: Written, load: Load) -> bool:
     return said.done and said.tokens == load.tokens == len(row.actual_ns)
 
 
-def _cpu(rows: Sequence[Written], usage: Usage, until_exit: bool) -> tuple[float | None, float | None]:
+def _cpu(rows: Sequence[Written], usage: Usage, decoded_ns: int | None) -> tuple[float | None, float | None]:
     """CPU microseconds per token written, over the load phase; and how long that was, s."""
     written = [row for row in rows if len(row.actual_ns)]
     if not written or not usage.at_ns:
         return None, None
     start, last = min(row.received_ns for row in written), max(int(row.actual_ns[-1]) for row in written)
-    spent = usage.cpu_between(start, usage.at_ns[-1] if until_exit else last)
+    spent = usage.cpu_between(start, max(last, decoded_ns or 0))
     events = sum(len(row.actual_ns) for row in written)
     return None if spent is None else spent * 1e6 / events, (last - start) / NS_PER_S
 

@@ -63,7 +63,8 @@ def _seen(row: Mapping[str, Any], status: str, wall_ns: int) -> Seen:
     times = row["info"]["timings"]
     start, first, due = times["request_start"], times["first_token_iteration"], times["targeted_start"]
     return Seen(
-        name=json.loads(row["request_args"])["body"]["prompt"].split(" ", 1)[0],
+        # A request that was cancelled before its turn has no arguments; the empty name joins it with nothing.
+        name=json.loads(row["request_args"])["body"]["prompt"].split(" ", 1)[0] if row["request_args"] else "",
         done=status == "successful",
         tokens=times["token_iterations"],
         ttft_ns=None if first is None or start is None else ns(first) - ns(start),

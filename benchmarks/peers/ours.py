@@ -48,9 +48,15 @@ def plan(load: Load, port: int, folder: Path) -> ReplayPlan:
     )
 
 
+def told(folder: Path) -> dict[str, int]:
+    """What the command left beside the record: ``epoch_ns``, and ``done_ns`` when the last row was on disk (CLOCK_MONOTONIC)."""
+    found: dict[str, int] = json.loads((folder / "summary.json").read_text())
+    return found
+
+
 def read(folder: Path, load: Load) -> list[Seen]:
     """What the engine recorded."""
-    epoch_ns = json.loads((folder / "summary.json").read_text())["epoch_ns"]
+    epoch_ns = told(folder)["epoch_ns"]
     table, _ = read_segments(folder / "segments", "requests-w0", REQUESTS)
     return [_seen(row, epoch_ns, load.tokens) for row in table.to_pylist()]
 
@@ -80,8 +86,7 @@ def main() -> None:
     epoch_ns = clock.now_ns() + _LEAD_NS
     session.go(epoch_ns)
     summary = session.wait(load.requests / load.rate + 30.0)
-    told = {"epoch_ns": epoch_ns, "worker_cpu_s": summary.worker_cpu_s, "spooler_cpu_s": summary.spooler_cpu_s}
-    (folder / "summary.json").write_text(json.dumps(told))
+    (folder / "summary.json").write_text(json.dumps({"epoch_ns": epoch_ns, "done_ns": clock.now_ns()}))
     if summary.fault is not None:
         raise SystemExit(f"the load engine failed: {summary.fault}")
 

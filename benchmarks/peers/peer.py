@@ -32,15 +32,14 @@ class Peer(ABC):
 
     ``constant``: it can send at constant intervals; otherwise it is given its own nearest arrival process. ``spread``: it works in several
     processes or threads and may use every core; another gets the cores that the server does not have, which is best for it.
-    ``until_exit``: it decodes behind the load, so its CPU time is counted until it ends. ``compiled``: it is not written in Python, so it
-    stands in the ratios twice, with the others and left out. ``notes``: what a reader must know of its line.
+    ``compiled``: it is not written in Python, so it stands in the ratios twice, with the others and left out. ``notes``: what a reader must
+    know of its line.
     """
 
     name: ClassVar[str]
     home: ClassVar[Home | None] = None
     constant: ClassVar[bool] = True
     spread: ClassVar[bool] = False
-    until_exit: ClassVar[bool] = False
     compiled: ClassVar[bool] = False
     notes: ClassVar[tuple[str, ...]] = ()
 
@@ -53,6 +52,11 @@ class Peer(ABC):
         """Read what it wrote. ``wall_ns``: CLOCK_MONOTONIC minus the wall clock, for stamps of the latter. Raises OSError, ValueError and
         KeyError on a missing or strange file.
         """
+
+    def decoded_ns(self, folder: Path) -> int | None:
+        """When all was decoded, for a client that decodes behind the load: its CPU time is counted until then. None: during the load."""
+        del folder
+        return None
 
     def python(self) -> Path:
         """The interpreter of its environment; FileNotFoundError says what makes it."""

@@ -42,7 +42,6 @@ class Engine(Peer):
     """This project's load engine."""
 
     name = "trigpoint"
-    until_exit = True
 
     def command(self, load: Load, port: int, folder: Path) -> Command:
         """The program of ``ours``."""
@@ -54,6 +53,10 @@ class Engine(Peer):
         """Its record."""
         del wall_ns
         return ours.read(folder / "out", load)
+
+    def decoded_ns(self, folder: Path) -> int:
+        """When its last row was on disk."""
+        return ours.told(folder / "out")["done_ns"]
 
 
 ENGINE = Engine()
@@ -91,7 +94,7 @@ def measure(peer: Peer, load: Load, cores: Cores, folder: Path) -> Figures:
         seen = peer.read(folder, load, wall_ns)
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise RunError(f"its result could not be read: {type(error).__name__}: {error}") from error
-    return figures(load, seen, rows, usage, wall_s, constant=peer.constant, until_exit=peer.until_exit)
+    return figures(load, seen, rows, usage, wall_s, constant=peer.constant, decoded_ns=peer.decoded_ns(folder))
 
 
 def wall_offset() -> int:

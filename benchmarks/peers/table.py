@@ -42,7 +42,7 @@ COLUMNS = (
     Column(("peak RSS", "MiB"), _over("peak_rss_bytes", _MIB), 0, ratio=True),
     Column(("processes", ""), _over("peak_processes", 1), 0),
     Column(("wall", "s"), lambda row: row.wall_s, 1),
-    Column(("server late", "p99 ms"), _over("late_p99_ns", _MS), 2),
+    Column(("srv late", "p99 ms"), _over("late_p99_ns", _MS), 2),
 )
 _NAME, _WIDTH = 24, 11
 
