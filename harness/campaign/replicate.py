@@ -64,7 +64,7 @@ class Settings:
     say: Callable[[str], None]
     headers: Callable[[str], Mapping[str, str]] = lambda _url: {}
     """authorisation headers for a base URL, from the user's configuration"""
-    sessions: Sessions = ProcessSessions()
+    sessions: Sessions = field(default_factory=ProcessSessions)
     """where workers run: processes of this host, or actors on the user's cluster"""
     launches: Mapping[str, Launch] = field(default_factory=dict)
     """launch prefix by arm, from the user's configuration"""
