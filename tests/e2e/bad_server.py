@@ -11,6 +11,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 Writer = asyncio.StreamWriter
 MODES = (
@@ -90,6 +91,18 @@ async def never(_writer: Writer, _tokens: int) -> bool:
     return False
 
 
+async def cumulative(writer: Writer, body: dict[str, Any]) -> bool:
+    """Answer as SGLang's own route does: each event repeats what came before, and the last one says why it is the last."""
+    wanted = body["sampling_params"]["max_new_tokens"]
+    events = []
+    for n in range(1, wanted + 1):
+        end = {"type": "length", "length": n} if n == wanted else None
+        meta = {"finish_reason": end, "prompt_tokens": 8, "completion_tokens": n, "cached_tokens": 3}
+        events.append(event({"text": "é" * n, "output_ids": [7] * n, "meta_info": meta}))
+    writer.write(stream(*events, DONE) + END)
+    return True
+
+
 ACTS: dict[str, Callable[[Writer, int], Awaitable[bool]]] = {
     **{f"status_{n}": status(n) for n in (429, 503, 400, 404, 422)},
     "good": good,
@@ -139,8 +152,11 @@ async def serve(reader: asyncio.StreamReader, writer: Writer) -> None:
                 writer.write(page(path))
             else:
                 SEEN[0] = fields.get("authorization")
-                asked = json.loads(await reader.readexactly(int(fields["content-length"])))["max_tokens"]
-                keep = await ACTS[MODES[asked - 1]](writer, asked)
+                body = json.loads(await reader.readexactly(int(fields["content-length"])))
+                if path.endswith("/generate"):
+                    keep = await cumulative(writer, body)
+                else:
+                    keep = await ACTS[MODES[body["max_tokens"] - 1]](writer, body["max_tokens"])
             await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError):
         pass
