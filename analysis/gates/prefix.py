@@ -29,6 +29,8 @@ def prefix_realised(context: RunContext) -> Finding:
     """Cached prefix tokens are those planned: none when nothing was to be shared, never more than was shared, and some of it."""
     spec, cache = context.record.spec, read_cache(context.record, context.clocks)
     need(bool(cache.sent.any()), "no request was sent")
+    if cache.on is False and cache.total.value is None:
+        return judge(True, "the server's prefix cache is off, and it counts nothing of one", cached=number(0, 0, "tokens"))
     if spec.workload.cache != "cold":
         return _beside_earlier(spec.workload.cache, cache)
     if spec.workload.prefix_sharing_planned:
@@ -57,8 +59,6 @@ def _words(cache: Cache, total: int) -> str:
 
 def _beside_earlier(policy: str, cache: Cache) -> Finding:
     """Earlier contents may be hit by declaration: hold what was realised against the prompts' own length, and warming against nothing."""
-    if cache.on is False and cache.total.value is None:
-        return judge(True, f"{policy}, and the server's prefix cache is off", cached=number(0, 0, "tokens"))
     total, length = _realised(cache), cache.length[cache.sent]
     most = int(length.sum()) + int(cache.sent.sum()) * max(cache.template, 0)
     best = int(reusable(length, length, cache.block or SMALLEST_BLOCK).sum())
@@ -73,8 +73,6 @@ def _beside_earlier(policy: str, cache: Cache) -> Finding:
 
 def _shared(context: RunContext, cache: Cache) -> Finding:
     """Sharing was planned: hold what was realised between 0 and what was there."""
-    if cache.on is False and cache.total.value is None:
-        return judge(True, "sharing planned, and the server's prefix cache is off", cached=number(0, 0, "tokens"))
     total = _realised(cache)
     shared, length = cache.shared[cache.sent], cache.length[cache.sent]
     need(bool((shared != MISSING).all()), "the record does not say which beginnings its prompts share")

@@ -597,6 +597,13 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("prefix_realised", "nothing realised with a cache that is off", "PASS", sharing(0, facts=CACHE_OFF)),
     ("prefix_realised", "something realised with a cache that is off", "UNKNOWN", sharing(4, facts=CACHE_OFF)),
     ("prefix_realised", "nothing said with a cache that is off", "PASS", sharing(None, counter=None, facts=CACHE_OFF)),
+    (
+        "prefix_realised",
+        "nothing planned, nothing said, cache off",
+        "PASS",
+        sharing(None, counter=None, prefix_sharing_planned=False, facts=CACHE_OFF),
+    ),
+    ("prefix_realised", "nothing planned, nothing said", "UNKNOWN", sharing(None, counter=None, prefix_sharing_planned=False)),
     ("prefix_realised", "nothing said", "UNKNOWN", sharing(None, counter=None)),
     ("prefix_realised", "nothing to be had", "PASS", sharing(0, shared=3)),
     ("prefix_realised", "by counter", "PASS", sharing(None, counter=8)),
