@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.capacity_runs import Measured, ProbeRun, lost_turns, reduce_run
-from analysis.devices import power
+from analysis.devices import power, serving
 from analysis.gates import RunContext, run_checks, standing_against
 from analysis.model import CheckResult, Claim
 from analysis.run import measure_run
@@ -35,7 +35,13 @@ def answer_from(record: RunRecord, run: Measured, checks: Sequence[CheckResult])
 
 
 def mean_watts(record: RunRecord) -> float | None:
-    """Mean power over the measured window, W, of all serving devices together; None unless each was sampled over half of it."""
+    """Mean power over the measured window, W, of all serving devices together.
+
+    None unless each was sampled over half of it, or where there are several and which of them serve is not known: others' power is no cost.
+    """
+    devices, known = serving(record)
+    if not known and len(devices) > 1:
+        return None
     try:
         return power(record)[0]
     except AbsentError:

@@ -317,15 +317,18 @@ def test_compressions_of_one_trace_share_a_frame_without_their_factor() -> None:
 
 
 def test_watts_are_the_devices_means_over_the_window_and_unknown_when_one_is_silent() -> None:
-    def powered(**devices: tuple[int, ...]) -> RunRecord:
+    def powered(told: bool = True, **devices: tuple[int, ...]) -> RunRecord:
+        used = [make_sample(3 * S, "gpu", "gpu_processes_server", 1.0, label) for label in devices] if told else []
         samples = [make_sample(s * S, "gpu", POWER, 100.0 * s, label) for label, at in devices.items() for s in at]
-        return healthy(host=[*make_host_samples(), *samples])
+        return healthy(host=[*make_host_samples(), *samples, *used])
 
     assert mean_watts(healthy()) is None
     assert mean_watts(powered(a=(1, 2, 3, 8, 13))) == 500.0  # the window is [2, 12) s; power rises evenly from 200 to 800 W in it
     assert mean_watts(powered(a=(2, 8), b=(5, 11))) == 1300.0
     assert mean_watts(powered(a=(2, 8), b=(1, 13))) is None
     assert mean_watts(powered(a=(2, 4))) is None
+    assert mean_watts(powered(False, a=(2, 8))) == 500.0
+    assert mean_watts(powered(False, a=(2, 8), b=(5, 11))) is None  # one of them may be somebody else's
 
 
 def test_a_capacity_per_watt_and_per_gpu_where_both_are_known() -> None:
