@@ -126,6 +126,7 @@ def row_e(options: argparse.Namespace) -> list[Measured]:
         ratio = None if early is None or late is None else late / early
         made.figures[f"memory_ratio_{role}"] = ratio
         words = "" if early is None or late is None else f"{early / 1e6:.1f} MB after a tenth of the time, {late / 1e6:.1f} MB at its end"
+        words += f"; at most {trial.backlog / 1e6:.1f} MB waited for the spooler" if role == "client" else ""
         made.verdicts.append(within(f"memory growth, {role}", ratio, 1.1, "x", words))
     return [made]
 

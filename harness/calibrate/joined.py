@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from harness.calibrate.watch import Numbers
@@ -77,11 +78,20 @@ def _lists(column: pa.ChunkedArray) -> list[Numbers]:
     return [values[start:stop] for start, stop in pairwise(bounds)]
 
 
+def backlog_of(tables: Sequence[pa.Table]) -> int:
+    """Most bytes that waited for the spooler of any one worker."""
+    return max((int(table["value"].to_numpy()[_of(table, "spool_backlog_bytes")].max(initial=0)) for table in tables), default=0)
+
+
+def _of(table: pa.Table, metric: str) -> npt.NDArray[np.bool_]:
+    return np.array([name == metric for name in table["metric"].to_pylist()], dtype=bool)
+
+
 def lags_of(tables: Sequence[pa.Table], epoch_ns: int) -> Lags:
     """The lag probes of all workers, from their own samples."""
     at, lag = [NOTHING], [NOTHING]
     for table in tables:
-        probes = np.array([metric == "loop_lag_s" for metric in table["metric"].to_pylist()], dtype=bool)
+        probes = _of(table, "loop_lag_s")
         at.append(table["t_ns"].to_numpy()[probes] + epoch_ns)
         lag.append((table["value"].to_numpy()[probes] * NS_PER_S).astype(np.int64))
     instants, lags = np.concatenate(at), np.concatenate(lag)

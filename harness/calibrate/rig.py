@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from harness.calibrate.joined import Exchange, Lags, join, lags_of, lateness_by_time
+from harness.calibrate.joined import Exchange, Lags, backlog_of, join, lags_of, lateness_by_time
 from harness.calibrate.watch import Numbers, Watch
 from harness.clock import NS_PER_MS, NS_PER_S, Clock
 from harness.errors import HostError
@@ -74,7 +74,8 @@ class Trial:
     """What both sides and the watch saw; every instant is ns on the monotonic clock but those of ``exchanges``, on the epoch.
 
     ``exchanges`` (n,) by request id, None: the client has no row. ``lags``: of the workers' own loops. ``due_at``/``late`` (tokens,): how
-    late the truth server wrote, in the order of time. ``lateness``: the same in figures.
+    late the truth server wrote, in the order of time. ``lateness``: the same in figures. ``backlog``: most bytes that
+    waited for a spooler.
     """
 
     load: Load
@@ -86,6 +87,7 @@ class Trial:
     lateness: dict[str, int | None]
     watch: Watch
     summary: ReplaySummary
+    backlog: int = 0
 
     def cpu_us_per_event(self, source: str, start_ns: int, end_ns: int, events: int) -> float | None:
         """CPU time of all processes of a role (``client``, ``spooler``, ``server``) over ``events``, between instants on the epoch."""
@@ -119,7 +121,9 @@ def conduct(load: Load, clock: Clock, place: Place, lines: Sequence[tuple[int, s
         samples = [read_segments(plan.segments, each, SAMPLES)[0] for each in segment_names(plan.segments, "client")]
         exchanges = join(rows, truth, load.tokens, epoch_ns)
         due_at, late = lateness_by_time(truth)
-        return Trial(load, epoch_ns, exchanges, lags_of(samples, epoch_ns), due_at, late, lateness_of(truth), watch, summary)
+        return Trial(
+            load, epoch_ns, exchanges, lags_of(samples, epoch_ns), due_at, late, lateness_of(truth), watch, summary, backlog_of(samples)
+        )
 
 
 def start_truth(folder: Path, clock: Clock, cpus: tuple[int, ...], flags: dict[str, Any]) -> tuple[ServerProcess, int]:

@@ -1,4 +1,5 @@
-"""What only the worker can see of itself: lag of its own loop on absolute 10 ms probes, open connections, requests in flight.
+"""What only the worker can see of itself: lag of its own loop on absolute 10 ms probes, open connections, requests in flight, and what
+waits for the spooler.
 
 CPU time, run-queue delay and memory of its process are read from outside, by the sampler, at no cost to the hot path.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from harness.clock import NS_PER_MS, NS_PER_S
 from harness.replay.engine import Engine, Sink
@@ -22,10 +24,15 @@ Sample = tuple[int, str, float]
 
 
 class Prober:
-    """Wakes on absolute instants; each wake-up's lateness is what a read or a deadline at that instant would have suffered."""
+    """Wakes on absolute instants; each wake-up's lateness is what a read or a deadline at that instant would have suffered.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, engine: Engine, sink: Sink, epoch_ns: int) -> None:
-        self._engine, self._sink, self._epoch_ns = engine, sink, epoch_ns
+    ``backlog``: bytes that wait for the spooler. A spooler short of a core lets the worker's memory grow; this tells why.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, engine: Engine, sink: Sink, epoch_ns: int, backlog: Callable[[], int] | None = None
+    ) -> None:
+        self._engine, self._sink, self._epoch_ns, self._backlog = engine, sink, epoch_ns, backlog
         self._samples: list[Sample] = []
         self._due_ns = time.monotonic_ns() + PROBE_NS
         self._sample_ns = 0
@@ -62,5 +69,7 @@ class Prober:
         t_ns = now_ns - self._epoch_ns
         self._samples.append((t_ns, "open_connections", float(self._engine.open_connections)))
         self._samples.append((t_ns, "in_flight", float(len(self._engine.live))))
+        if self._backlog is not None:
+            self._samples.append((t_ns, "spool_backlog_bytes", float(self._backlog())))
         self._sink.write(encode_samples(self._samples))
         self._samples.clear()

@@ -124,7 +124,7 @@ async def _replay(loop: asyncio.AbstractEventLoop, engine: Engine, sink: SpoolSi
         late_ns = time.monotonic_ns() - epoch.result()
         if late_ns >= 0:
             raise WorkerStoppedError(f"the epoch passed {late_ns} ns before the worker was armed")
-        prober = Prober(loop, engine, sink, epoch.result())
+        prober = Prober(loop, engine, sink, epoch.result(), sink.backlog)
         engine.arm(epoch.result(), sink)
         _tell(control, "armed", "")
         await engine.done
@@ -189,6 +189,10 @@ class SpoolSink(asyncio.BaseProtocol):
         """Queue bytes for the spooler."""
         if self._transport is not None:
             self._transport.write(data)
+
+    def backlog(self) -> int:
+        """Bytes that the pipe has not taken."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Without a spooler nothing is recorded any more: stop the load."""

@@ -58,6 +58,7 @@ def test_each_request_ends_in_its_one_kind(port: int, tmp_path: Path) -> None:
     # What ended without a response must have given its descriptor back: no more open than idle ones kept ready.
     assert samples(made, "in_flight")[-1] == 0
     assert 0 < samples(made, "open_connections")[-1] <= len(EXPECTED)
+    assert min(samples(made, "spool_backlog_bytes")) >= 0
     by_name = dict(zip(prompts, got, strict=True))
     assert by_name["bytewise"]["client_tokens"] == 5
     assert len(set(by_name["bytewise"]["event_ns"])) > 1

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.calibrate.joined import Exchange, join, lags_of, lateness_by_time, token_stamps
+from harness.calibrate.joined import Exchange, backlog_of, join, lags_of, lateness_by_time, token_stamps
 from harness.calibrate.ladder import FULL, QUICK, SETTLE_NS, TOKENS, Stage, fitting, load_of, of_rates, spans
 from harness.calibrate.measure import exchange, open_streams
 from harness.calibrate.rig import request_body
@@ -136,6 +136,15 @@ def test_lateness_and_lags_come_in_the_order_of_time() -> None:
     ]
     lags = lags_of([pa.Table.from_pylist(rows, SAMPLES)], 100)
     assert (lags.at.tolist(), lags.lag.tolist()) == ([101, 105], [MS, MS])
+
+
+def test_the_backlog_is_the_most_that_waited_in_any_worker() -> None:
+    def samples(*values: float) -> pa.Table:
+        rows = [{"t_ns": i, "source": "client", "metric": "spool_backlog_bytes", "labels": None, "value": v} for i, v in enumerate(values)]
+        return pa.Table.from_pylist([*rows, {**rows[0], "metric": "in_flight", "value": 10.0**9}], SAMPLES)
+
+    assert backlog_of([samples(0.0, 40.0), samples(7.0)]) == 40
+    assert backlog_of([]) == backlog_of([SAMPLES.empty_table()]) == 0
 
 
 def test_open_streams_is_the_most_at_once() -> None:
