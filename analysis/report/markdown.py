@@ -61,6 +61,8 @@ def _verdict(verdict: VerdictView) -> Iterator[str]:
         yield f"  - Remedy: {escape(reason.remedy)}"
     for gate, why in verdict.waivers:
         yield f"- **Waived: {escape(gate)}**. Reason given: {escape(why)}"
+    for vouched in verdict.attested:
+        yield f"- **Attested, not observed**: {escape(vouched)}"
     for missing in verdict.incomplete:
         yield f"- **Incomplete**: {escape(missing)}"
     yield ""

@@ -8,7 +8,7 @@ from typing import Any
 from analysis.model import CampaignAnalysis
 from analysis.report.table import Table
 from analysis.report.words import clean, coordinate
-from harness.record.coordinates import CONSEQUENCES, RUN_COORDINATES
+from harness.record.coordinates import CONSEQUENCES, RUN_COORDINATES, Known
 
 _HEADER = ("Pin", "Where", "Pinned", "Found", "Result", "Said by", "Reason")
 _NOTE = "Attested: nobody could see it from here, and whoever declared the arm vouches for it."
@@ -29,6 +29,22 @@ def pin_tables(c: CampaignAnalysis) -> tuple[Table, ...]:
     rows = [(row[0], _where(runs, held), *row[1:]) for row, runs in sorted(places.items(), key=lambda item: order[item[0][0]])]
     note = _NOTE if any(row[5] == "attested" for row in rows) else ""
     return (Table("Pins against facts", _HEADER, tuple(rows), note=note),) if rows else ()
+
+
+def attested_of(c: CampaignAnalysis) -> dict[str, dict[str, Any]]:
+    """Attested coordinates and their values by arm, for arms that have any."""
+    found: dict[str, dict[str, Any]] = {}
+    for cell in c.cells:
+        said = {n: k.value for n, k in cell.coordinates.items() if isinstance(k, Known) and k.source == "attested"}
+        if said:
+            found.setdefault(cell.arm, {}).update(said)
+    return found
+
+
+def attested_lines(c: CampaignAnalysis) -> tuple[str, ...]:
+    """One line an arm: what its user vouches for and nobody could see."""
+    said = {arm: ", ".join(f"{clean(n)} {coordinate(v)}" for n, v in values.items()) for arm, values in attested_of(c).items()}
+    return tuple(f"{clean(arm)}: {words}" for arm, words in sorted(said.items()))
 
 
 def _row(result: Mapping[str, Any]) -> tuple[str, ...]:

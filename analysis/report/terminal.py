@@ -70,6 +70,8 @@ def _verdict(verdict: VerdictView, console: Console) -> None:
         console.print(Text(f"      -> {reason.remedy}"))
     for gate, why in verdict.waivers:
         console.print(Text.assemble("  ", ("waived ", "bold yellow"), f"{gate}: {why}"))
+    for vouched in verdict.attested:
+        console.print(Text.assemble("  ", ("attested ", "bold yellow"), vouched))
     told = {text for reason in verdict.reasons for text in reason.texts}
     for missing in (m for m in verdict.incomplete if m not in told):
         console.print(Text.assemble("  ", ("incomplete ", "bold yellow"), missing))

@@ -33,7 +33,7 @@ from analysis.report.memory import memory_tables
 from analysis.report.next_study import advice_tables
 from analysis.report.numbers import glance, numbers
 from analysis.report.pairwise import effects_tables
-from analysis.report.pins import CONSEQUENCES_NOTE, pin_tables
+from analysis.report.pins import CONSEQUENCES_NOTE, attested_lines, pin_tables
 from analysis.report.sent import NEVER, OUTCOME_ORDER, group_tables, run_name, sent_tables
 from analysis.report.server_side import server_tables
 from analysis.report.table import Table
@@ -63,6 +63,7 @@ class VerdictView:
     reasons: tuple[ReasonGroup, ...] = ()
     waivers: tuple[tuple[str, str], ...] = ()
     incomplete: tuple[str, ...] = ()
+    attested: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +141,12 @@ def _unit_of(figure: Figure, unit: Unit) -> Unit:
 
 def _verdict(c: CampaignAnalysis, unit: Unit) -> VerdictView:
     waivers = tuple((clean(g), clean(r)) for g, r in c.waivers)
-    incomplete = tuple(clean(i) for i in c.incomplete)
+    incomplete, vouched = tuple(clean(i) for i in c.incomplete), attested_lines(c)
     if isinstance(c.verdict, Refusal):
         headline = f"No ranking: {clean(c.verdict.title).removeprefix('No ranking').lstrip(': ')}".rstrip(": ")
-        return VerdictView(False, headline, refusal_words(c.verdict), (), _group(c.verdict.reasons), waivers, incomplete)
+        return VerdictView(False, headline, refusal_words(c.verdict), (), _group(c.verdict.reasons), waivers, incomplete, vouched)
     tables = (_standings(c.verdict, unit), *effects_tables(c.verdict), *unranked_tables(c.verdict), *advice_tables(c))
-    return VerdictView(True, f"Ranking by {clean(c.verdict.title)}", ranking_words(c.verdict), tables, (), waivers, incomplete)
+    return VerdictView(True, f"Ranking by {clean(c.verdict.title)}", ranking_words(c.verdict), tables, (), waivers, incomplete, vouched)
 
 
 def _group(reasons: Sequence[Reason]) -> tuple[ReasonGroup, ...]:

@@ -9,6 +9,7 @@ import click
 
 from analysis.model import Ranking, Refusal
 from analysis.report import render_html, render_markdown, render_terminal, to_json
+from analysis.report.pins import attested_of
 from harness.cli.output import OK, REFUSED, answers, console, emit_json, json_option, printable
 from harness.cli.sides import analyze_campaign
 from harness.record.canonical import canonical_json, plain
@@ -46,7 +47,9 @@ def rank(campaign_dir: Path, as_json: bool) -> int:
     found = analyze_campaign(campaign_dir)
     verdict = found.verdict
     if as_json:
-        emit_json(verdict_dict(verdict) | {"waivers": [{"gate": g, "reason": r} for g, r in found.waivers]})
+        stands = {"waivers": [{"gate": g, "reason": r} for g, r in found.waivers]}
+        vouched = attested_of(found)
+        emit_json(verdict_dict(verdict) | stands | ({"attested": vouched} if vouched else {}))
     else:
         render_terminal(found, console(), verdict_only=True)
     return REFUSED if isinstance(verdict, Refusal) else OK

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.model import Verdict
 from harness.cli.sides import analyze_campaign
 from harness.record.coordinates import Known
 from harness.record.reader import latest_sealed, read_run
@@ -88,6 +89,10 @@ def test_what_is_attested_is_matched_ranked_and_printed_and_stays_synthetic(tmp_
     assert {c.coordinates.coordinates["hardware.host"] for c in records} == {Known(value="rack-7", source="attested")}
     ranked = subprocess.run(command("rank", folder), capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
     assert ranked.returncode == 0, ranked.stdout + ranked.stderr
+    for words in ("attested fast: ", "hardware.host rack-7", "waived environment_stable"):
+        assert words in ranked.stdout
+    # A host that cannot be seen is not calm: only the waiver, printed above, lets the ranking through.
+    assert Verdict.PASS not in {k.verdict for c in found.cells for r in c.runs for k in r.checks if k.code == "environment_stable"}
     report = subprocess.run(command("report", folder), capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
     assert report.returncode == 0, report.stderr
     page = (folder / "report" / "report.md").read_text(encoding="utf-8")

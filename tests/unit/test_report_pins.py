@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from typing import Any
 
+from rich.console import Console
+
 from analysis.model import CampaignAnalysis
-from analysis.report.pins import CONSEQUENCES_NOTE, pin_tables
-from harness.record.coordinates import CAUSES
+from analysis.report import render_html, render_markdown, render_terminal
+from analysis.report.markdown import escape
+from analysis.report.pins import CONSEQUENCES_NOTE, attested_lines, attested_of, pin_tables
+from harness.record.coordinates import CAUSES, Known
 from harness.record.facts import PinResult
 from tests.report_demo import campaign
 
@@ -45,3 +50,18 @@ def test_the_note_names_every_consequence_and_no_other() -> None:
         n for n in CAUSES if n in CONSEQUENCES_NOTE
     ]
     assert len(CONSEQUENCES_NOTE.split("; ")) == len(CAUSES)
+
+
+def test_what_is_attested_stands_beside_the_verdict_in_every_form() -> None:
+    c = campaign(refused=False)
+    told = {"hardware.host": Known(value="rack-7", source="attested"), "model.dtype": Known(value="bfloat16")}
+    c = replace(c, cells=(replace(c.cells[0], coordinates={**c.cells[0].coordinates, **told}), *c.cells[1:]))
+    line = f"{c.cells[0].arm}: hardware.host rack-7"
+    assert attested_lines(c) == (line,)
+    assert attested_of(c) == {c.cells[0].arm: {"hardware.host": "rack-7"}}
+    printed = io.StringIO()
+    render_terminal(c, Console(file=printed, width=200), verdict_only=True)
+    assert f"attested {line}" in printed.getvalue()
+    assert f"**Attested, not observed**: {escape(line)}" in render_markdown(c)
+    assert "Attested, not observed." in render_html(c)
+    assert attested_lines(campaign(refused=False)) == ()
