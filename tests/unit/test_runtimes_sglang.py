@@ -287,10 +287,15 @@ def test_a_block_is_a_positive_page_of_a_cache_that_is_on_and_nothing_else(off: 
 
 
 def test_a_real_page_gives_canonical_metrics() -> None:
+    """The page of one server, and the lines of another for what it put back: those appear with the first event only."""
     found = canonical_values((RECORDED / "metrics-0.5.23-cpu.txt").read_text(), SglangRuntime.metrics)
     assert found.keys() <= SERVER.keys()
+    assert {name: found[name] for name in found if name.endswith("_total")} == {
+        "requests_finished_total": 7, "requests_aborted_total": 1, "prompt_tokens_total": 48, "generation_tokens_total": 31,
+        "cached_tokens_total": 17, "prefix_queries_total": 48, "preemptions_total": 2, "retracted_input_tokens_total": 400,
+        "retracted_output_tokens_total": 521,
+    }  # fmt: skip
     assert {
-        "requests_running", "requests_waiting", "kv_usage_ratio", "generation_rate", "requests_retracted", "requests_finished_total",
-        "prompt_tokens_total", "generation_tokens_total", "cached_tokens_total", "prefix_queries_total", "queue_time_s_sum",
-        "prefill_time_s_count", "server_ttft_s_sum", "server_e2e_s_count",
+        "requests_running", "requests_waiting", "kv_usage_ratio", "generation_rate", "requests_retracted", "queue_time_s_sum",
+        "prefill_time_s_count", "server_ttft_s_sum", "server_tpot_s_count", "server_gap_s_sum", "server_e2e_s_count",
     } <= found.keys()  # fmt: skip
