@@ -41,10 +41,12 @@ class Pages:
     def stamps(self) -> Int64:
         """See the class."""
         window = self.record.spec.window
-        stamps = self._all[in_window(self._all, window)]
-        span = int(stamps[-1] - stamps[0]) if len(stamps) > 1 else 0
         need(len(self._all) > 0, "the server has no page of metrics, or it was never read")
-        need(2 * span >= window.measured_ns, f"its pages span {span / 1e9:.3g} s, less than half of the measured window")
+        return self._enough(self._all[in_window(self._all, window)], "its pages")
+
+    def _enough(self, stamps: Int64, whose: str) -> Int64:
+        span = int(stamps[-1] - stamps[0]) if len(stamps) > 1 else 0
+        need(2 * span >= self.record.spec.window.measured_ns, f"{whose} span {span / 1e9:.3g} s, less than half of the measured window")
         return stamps
 
     @property
@@ -90,8 +92,9 @@ class Pages:
         """A gauge over the window: each sample stands for the time that is nearer to it than to its neighbours."""
         t, v = self._shown(metric)
         mask = in_window(t, self.record.spec.window)
-        need(int(mask.sum()) > 1, f"{metric} has fewer than 2 samples in the measured window")
-        return level(t[mask], v[mask], self.record.spec.window.start_ns, self.record.spec.window.stop_ns)
+        return level(
+            self._enough(t[mask], f"samples of {metric}"), v[mask], self.record.spec.window.start_ns, self.record.spec.window.stop_ns
+        )
 
     def buckets(self, metric: str) -> Mapping[str, float]:
         """Observations within the window by upper bound (text, as the server writes it), in ascending order; not cumulated."""

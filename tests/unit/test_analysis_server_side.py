@@ -102,6 +102,9 @@ def test_a_server_that_counts_nothing_has_no_numbers_and_a_reason_for_each() -> 
 def test_pages_that_miss_half_of_the_window_are_not_enough() -> None:
     figure = of(counted("prompt_tokens_total", {2: 0.0, 6: 100.0}), "prompt_rate")
     assert "less than half of the measured window" in figure.reason
+    others = every_second("prompt_tokens_total", 1.0)
+    figure = of([*others, *counted("requests_running", {2: 1.0, 6: 1.0})], "running")
+    assert figure.reason == "samples of requests_running span 4 s, less than half of the measured window"
 
 
 def test_shares_of_the_prefix_cache() -> None:
