@@ -256,9 +256,10 @@ def test_a_negative_template_is_refused() -> None:
     assert "workload.chat_overhead" in problems(make_plan(), chat_overhead=-1)
 
 
-def test_text_prompts_are_exact_with_the_servers_bos(tmp_path: Path) -> None:
+@pytest.mark.parametrize("api", ["completions", "generate"])
+def test_text_prompts_are_exact_with_the_servers_bos(tmp_path: Path, api: str) -> None:
     tokens = HFTokenizer(bpe(tmp_path / "tokenizer.json", bos=True))
-    plan = make_plan(prompts={"source": "text"}, horizon_s=2)
+    plan = make_plan(prompts={"source": "text"}, api=api, horizon_s=2)
     for adds, extra in ((True, 1), (False, 0)):
         schedule = build(plan, tokens, server_adds_bos=adds)
         for i in range(len(schedule)):
