@@ -19,7 +19,7 @@ from harness.runtimes.recipes import PLATFORM_NAME
 from harness.runtimes.served import served_length
 from harness.runtimes.sglang_facts import cacheable_block, served_facts
 from harness.runtimes.sglang_flags import DUMP_PARSER, reserved
-from harness.runtimes.tokenize import count_tokens
+from harness.runtimes.tokenize import count_tokens, template_tokens
 from harness.system import Arm, EvidenceClass, Fact, Pins
 
 ALLOWED_ENV = frozenset(
@@ -130,7 +130,6 @@ class SglangRuntime:
         if block is not None:
             show_cache_counter(base_url, block)
         plain = count_tokens(base_url, prompt="x", add_special_tokens=False)
-        chat = count_tokens(base_url, messages=[{"role": "user", "content": "x"}], add_generation_prompt=True)
         return Target(
             base_url=base_url,
             model=pins.model.id,
@@ -139,7 +138,7 @@ class SglangRuntime:
             max_model_len=length,
             token_ids=True,
             cacheable_block=block,
-            chat_overhead=max(0, chat - plain),
+            chat_overhead=template_tokens(base_url),
             adds_bos=count_tokens(base_url, prompt="x", add_special_tokens=True) > plain,
         )
 

@@ -17,3 +17,15 @@ def count_tokens(base_url: str, **asked: Any) -> int:
         status = reply.status if reply is not None else "no answer"
         raise HostError.single("server_silent", f"POST /tokenize: {status}, no token count", "read the server's log")
     return count
+
+
+def template_tokens(base_url: str) -> int:
+    """Tokens that the served model's chat template puts around one user message; HostError ``server_silent``.
+
+    0 when the server refuses to count a chat (400): the model has no template, and chat requests would be refused alike.
+    """
+    chat = {"messages": [{"role": "user", "content": "x"}], "add_generation_prompt": True}
+    reply = ask(base_url, "/tokenize", timeout_s=10.0, post=chat)
+    if reply is not None and reply.status == 400:
+        return 0
+    return max(0, count_tokens(base_url, **chat) - count_tokens(base_url, prompt="x", add_special_tokens=False))

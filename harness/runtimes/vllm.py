@@ -16,7 +16,7 @@ from harness.runtimes.models import missing_model, model_config, model_dir
 from harness.runtimes.placement import role_problems, vllm_role_args
 from harness.runtimes.ports import HOST, check_port
 from harness.runtimes.served import served_length
-from harness.runtimes.tokenize import count_tokens
+from harness.runtimes.tokenize import count_tokens, template_tokens
 from harness.runtimes.vllm_facts import served_facts
 from harness.runtimes.vllm_log import as_int, cache_config
 from harness.system import Arm, EvidenceClass, Fact, Pins
@@ -145,7 +145,7 @@ class VllmRuntime:
             max_model_len=length,
             token_ids=True,
             cacheable_block=_block(base_url),
-            chat_overhead=max(0, count_tokens(base_url, messages=[{"role": "user", "content": "x"}], add_generation_prompt=True) - plain),
+            chat_overhead=template_tokens(base_url),
             adds_bos=count_tokens(base_url, prompt="x", add_special_tokens=True) > plain,
         )
 

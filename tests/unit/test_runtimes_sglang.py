@@ -39,6 +39,7 @@ class Site(ThreadingHTTPServer):
 
     pages: dict[str, tuple[int, Any]]
     posted: list[tuple[str, Any]]
+    has_template: bool = True
 
     @property
     def url(self) -> str:
@@ -55,7 +56,8 @@ class Handler(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         site.posted.append((self.path, asked))
         if self.path == "/tokenize":
-            site.pages["/tokenize"] = 200, {"count": 5 if "messages" in asked else 1, "tokens": [93, 631, 631]}
+            chat = 200 if site.has_template else 400
+            site.pages["/tokenize"] = (chat, {"count": 5}) if "messages" in asked else (200, {"count": 1, "tokens": [93, 631, 631]})
         self._answer()
 
     def _answer(self) -> None:
@@ -207,6 +209,11 @@ def test_without_a_radix_cache_nothing_is_cacheable_and_nothing_is_sent(site: Si
     site.pages["/server_info"] = 200, INFO | {"disable_radix_cache": True}
     assert SglangRuntime().target(arm(), model, site.url).cacheable_block is None
     assert {path for path, _ in site.posted} == {"/tokenize"}
+
+
+def test_a_model_without_a_chat_template_can_still_be_asked_for_completions(site: Site, model: Pins) -> None:
+    site.has_template = False
+    assert SglangRuntime().target(arm(), model, site.url).chat_overhead == 0
 
 
 def test_a_server_of_another_model_is_no_target(site: Site, model: Pins) -> None:
