@@ -16,7 +16,19 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from benchmarks.stalls import STALLED, Spans, Verdict, at_least, p99_within, peak_open, slips, tbt_errors, ttft_errors, within
+from benchmarks.stalls import (
+    STALLED,
+    Spans,
+    Verdict,
+    at_least,
+    growth_within,
+    p99_within,
+    peak_open,
+    slips,
+    tbt_errors,
+    ttft_errors,
+    within,
+)
 from harness.calibrate.measure import nearest_rank
 from harness.calibrate.rig import Load, Place, Trial, conduct, request_body
 from harness.calibrate.watch import Numbers
@@ -120,15 +132,20 @@ def row_e(options: argparse.Namespace) -> list[Measured]:
     seconds = options.minutes * 60
     trial = _run(steady(200, seconds), options)
     made = _timed("e", f"{options.minutes:g} min at 20,000 events/s", trial, (2 * MS, None, None))
-    for role in ("client", "spooler"):
+    starved = _starved(trial, "spooler", seconds)
+    for role, backlog in (("client", trial.backlog), ("spooler", 0)):
         track = trial.watch.tracks[role]
         early, late = (track.memory_around(trial.epoch_ns + round(at * NS_PER_S), 5 * NS_PER_S) for at in (seconds / 10, seconds - 5))
-        ratio = None if early is None or late is None else late / early
-        made.figures[f"memory_ratio_{role}"] = ratio
-        words = "" if early is None or late is None else f"{early / 1e6:.1f} MB after a tenth of the time, {late / 1e6:.1f} MB at its end"
-        words += f"; at most {trial.backlog / 1e6:.1f} MB waited for the spooler" if role == "client" else ""
-        made.verdicts.append(within(f"memory growth, {role}", ratio, 1.1, "x", words))
+        made.figures[f"memory_ratio_{role}"] = None if early is None or late is None else late / early
+        made.verdicts.append(growth_within(f"memory growth, {role}", early, late, 1.1, backlog, starved=starved))
     return [made]
+
+
+def _starved(trial: Trial, role: str, seconds: float) -> bool:
+    """Whether a process waited for a core longer than it had one."""
+    track, span = trial.watch.tracks[role], (trial.epoch_ns, trial.epoch_ns + round(seconds * NS_PER_S))
+    waited, ran = track.delay_between(*span), track.cpu_between(*span)
+    return waited is not None and ran is not None and waited > ran
 
 
 def row_f(options: argparse.Namespace) -> list[Measured]:

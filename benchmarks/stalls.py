@@ -63,6 +63,19 @@ def at_least(name: str, value: float | None, limit: float, unit: str, words: str
     return Verdict(name, value, limit, unit, answer, words)
 
 
+def growth_within(name: str, early: float | None, late: float | None, limit: float, backlog: int, *, starved: bool) -> Verdict:
+    """Resident bytes at the end over those near the start. What waits for a spooler that the host ``starved`` (it waited for a core longer
+    than it ran) is laid to the host; what remains is held to the same limit."""
+    if early is None or late is None:
+        return Verdict(name, None, limit, "x", UNMEASURED)
+    words = f"{early / 1e6:.1f} MB after a tenth of the time, {late / 1e6:.1f} MB at its end"
+    words += f"; at most {backlog / 1e6:.1f} MB waited for the spooler" if backlog else ""
+    if late <= limit * early:
+        return Verdict(name, late / early, limit, "x", MET, words)
+    excused = starved and late - backlog <= limit * early
+    return Verdict(name, late / early, limit, "x", STALLED if excused else NOT_MET, words + (", which lacked a core" if starved else ""))
+
+
 def p99_within(name: str, spans: Spans, limit_ns: int, trial: Trial) -> Verdict:
     """The p99 (nearest rank) of lateness against its limit, by the rule above. Figures in ms."""
     p99 = nearest_rank(spans.values, 0.99)

@@ -17,6 +17,7 @@ from benchmarks.stalls import (
     UNMEASURED,
     Spans,
     at_least,
+    growth_within,
     p99_within,
     peak_open,
     slips,
@@ -114,6 +115,20 @@ def test_without_evidence_the_verdict_is_the_p99_and_nothing_else(values: list[i
     found = p99_within("x", Spans(numbers(*values), numbers(*values), numbers(*values)), 5 * MS, trial())
     beyond = sum(value > 5 * MS for value in values)
     assert found.verdict == (MET if beyond <= len(values) // 100 else NOT_MET)
+
+
+@pytest.mark.parametrize(
+    ("late", "backlog", "starved", "verdict"),
+    [
+        (110e6, 0, False, MET),
+        (111e6, 50_000_000, False, NOT_MET),  # it had its core: then it is too slow, and that is ours
+        (160e6, 50_000_000, True, STALLED),
+        (161e6, 50_000_000, True, NOT_MET),
+        (None, 0, True, UNMEASURED),
+    ],
+)
+def test_memory_that_waits_for_a_starved_spooler_is_the_hosts(late: float | None, backlog: int, starved: bool, verdict: str) -> None:
+    assert growth_within("memory", 100e6, late, 1.1, backlog, starved=starved).verdict == verdict
 
 
 def test_nothing_measured_is_neither_met_nor_missed() -> None:
