@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import signal
 import socket
@@ -279,17 +280,36 @@ def test_a_lost_actor_is_the_clients_fault_and_spoils_the_replicate(two: Two, tm
     assert soon(nothing_left)
 
 
-def test_a_driver_that_is_killed_leaves_no_actor_and_one_that_is_interrupted_leaves_a_cut_attempt(two: Two, tmp_path: Path) -> None:
-    path = manifest(tmp_path, "gone", QUICKSTART, "output-length: forced", client="{fleet: {workers: 2}}")
-    args = command("run", path, "--results", tmp_path / "results", "--traces", TRACES, "--fleet", "ray", "--ray-address", two.nodes.address)
-    for blow, code in ((signal.SIGINT, 130), (signal.SIGKILL, -9)):
-        with subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as driver:
-            log = tmp_path / "results" / "gone" / "one@x1" / "0"
-            assert soon(lambda log=log: any(log.glob("*/segments/requests-w1.arrows")), 40)
+def struck(folder: Path, blow: signal.Signals, *options: str, **environment: str) -> tuple[int, str]:
+    """Run a campaign by the command until both workers have recorded something, and strike; gives exit code and what was printed."""
+    path = manifest(folder, "gone", QUICKSTART, "output-length: forced", client="{fleet: {workers: 2}}")
+    args = command("run", path, "--results", folder / "results", "--traces", TRACES, "--fleet", "ray", *options)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | environment
+    with subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ) as driver:
+        try:
+            segments = folder / "results" / "gone" / "one@x1" / "0" / "1" / "segments"
+            assert soon(lambda: {"requests-w0", "requests-w1"} <= set(segment_names(segments)), 60)
             driver.send_signal(blow)
-            told, _ = driver.communicate(timeout=40)
-        assert driver.returncode == code, told
-        assert soon(nothing_left), [p.cmdline() for p in away()]
-        shutil.rmtree(log)
-    states = Counter(row["state"] for row in ask("status", tmp_path / "results" / "gone")["runs"])
-    assert states == {"outstanding": 1}
+            told, _ = driver.communicate(timeout=60)
+        finally:
+            driver.kill()
+    return driver.returncode, told
+
+
+def test_a_driver_that_is_killed_leaves_no_actor(two: Two, tmp_path: Path) -> None:
+    code, told = struck(tmp_path, signal.SIGKILL, "--ray-address", two.nodes.address)
+    assert code == -signal.SIGKILL, told
+    assert soon(nothing_left), [p.cmdline() for p in away()]
+
+
+def test_an_interrupted_driver_with_a_cluster_of_its_own_leaves_a_cut_attempt_and_nothing_else(tmp_path: Path) -> None:
+    folder = tempfile.mkdtemp(prefix="t-")
+    try:
+        code, told = struck(tmp_path, signal.SIGINT, TMPDIR=folder)
+        assert code == 130, told
+        assert not list(Path(folder).glob("trigpoint-*"))
+        assert not [p for p in psutil.process_iter(["cmdline"]) if folder in " ".join(p.info["cmdline"] or [])]
+    finally:
+        shutil.rmtree(folder)
+    (row,) = ask("status", tmp_path / "results" / "gone")["runs"]
+    assert row["state"] == "cut"
