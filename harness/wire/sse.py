@@ -6,14 +6,12 @@ that a frame is known the moment its CR is read and sizes do not depend on where
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """No honest event comes near it: the largest carries the prompt's token ids, and 16 MiB of those is over two million ids."""
 
-_LINE_END = re.compile(rb"[\r\n]")
 _CR, _LF = b"\r", b"\n"
 _BOM = b"\xef\xbb\xbf"
 
@@ -45,13 +43,20 @@ class Framer:
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         """Take bytes; yield each frame that they finish. Exhaust the iterator before the next call."""
-        start = 0
-        while not self.overflow and (match := _LINE_END.search(chunk, start)) is not None:
-            stop, after = match.span()
+        start, cr, lf = 0, chunk.find(_CR), chunk.find(_LF)
+        while not self.overflow and (cr >= 0 or lf >= 0):
+            ends_cr = cr >= 0 and (lf < 0 or cr < lf)
+            stop = cr if ends_cr else lf
+            after = stop + 1
             self._size += after - start
             # The LF of a CR LF ends no second line.
-            swallowed = self._after_cr and stop == start and not self._held and match[0] == _LF
-            self._after_cr = match[0] == _CR
+            swallowed = self._after_cr and stop == start and not self._held and not ends_cr
+            self._after_cr = ends_cr
+            # Each is looked for from behind the last one of its own kind, so that a byte is passed over twice at most.
+            if ends_cr:
+                cr = chunk.find(_CR, after)
+            else:
+                lf = chunk.find(_LF, after)
             if not swallowed:
                 frame = self._line(self._whole(chunk[start:stop]))
                 if frame is not None:
