@@ -54,7 +54,9 @@ def test_the_ladders_reach_what_they_are_for_and_the_quick_one_is_quick() -> Non
     assert all(stage.count >= 100 for stage in QUICK + FULL)
     assert max(stage.rate * stage.tokens for stage in FULL) == 50_000
     widest = [stage for stage in FULL if stage.axis == "streams"][-1]
-    assert widest.rate * widest.life_ns / NS_PER_S == pytest.approx(4755)
+    assert widest.count == 5000
+    assert widest.life_ns >= widest.seconds * NS_PER_S  # the first is still open when the last begins
+    assert 300 < sum(stage.length_ns for stage in FULL) / NS_PER_S < 400
     assert "250 req/s" in widest.words()
 
 
