@@ -56,7 +56,7 @@ def environment_stable(context: RunContext) -> Finding:
     if in_virtual_time(context.record):
         return passed(f"{WORDS} no host took part")
     common = (_boot, _swap)
-    profile = {"container-cpu": (_steal, _throttled, _foreign), "gpu": (_gpu_throttle, _gpu_clock, _gpu_foreign, _gpu_settings)}[
+    profile = {"container-cpu": (_steal, _throttled, _foreign, _no_gpu), "gpu": (_gpu_throttle, _gpu_clock, _gpu_foreign, _gpu_settings)}[
         context.record.spec.host_profile
     ]
     return combine(attempt(part, context) for part in (*common, *profile))
@@ -104,6 +104,16 @@ def _delta(context: RunContext, metric: str) -> float:
 
 _throttled = _growth("throttled_s_total", THROTTLED_S, "s", "cgroup throttling")
 _swap = _growth("swap_used_bytes", SWAP_BYTES, "bytes", "used swap")
+
+
+def _no_gpu(context: RunContext) -> Finding:
+    """A profile must look at what serves: a hot accelerator under the eyes of a CPU profile would pass unseen."""
+    devices, known = serving(context.record)
+    need(
+        not (known and devices),
+        "the server computes on a GPU, and host-profile: container-cpu does not look at it; declare host-profile: gpu",
+    )
+    return passed("no process of the server was seen on a GPU")
 
 
 def _gpu_throttle(context: RunContext) -> Finding:

@@ -681,6 +681,7 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("environment_stable", "boot unknown", "UNKNOWN", facts_(after={})),
     ("environment_stable", "gpu calm, power cap allowed", "PASS", gpu(GPU_CALM)),
     ("environment_stable", "gpu without samples", "UNKNOWN", gpu([])),
+    ("environment_stable", "a CPU profile on a gpu", "UNKNOWN", lambda: healthy(host=[*make_host_samples(), *GPU_CALM])),
     ("environment_stable", "gpu hot", "FAIL", gpu(gpu_at("gpu_throttle_bits", 0x40))),
     ("environment_stable", "gpu throttle not told", "UNKNOWN", gpu(gpu_without("gpu_throttle_bits"))),
     ("environment_stable", "gpu clock not told", "UNKNOWN", gpu(gpu_without("gpu_sm_clock_mhz"))),

@@ -171,7 +171,10 @@ def test_whatever_the_kernel_writes_each_fact_is_a_value_or_a_reason(
     ):  # fmt: skip
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(start + text, encoding="utf-8")
-    for name, fact in facts(root).items():
+    with pytest.MonkeyPatch.context() as patch:  # a hundred times: what the driver of this host says is another test's matter
+        patch.setattr("harness.observe.host.gpu_facts", lambda ours: {})
+        found = facts(root)
+    for name, fact in found.items():
         assert fact.value is not None or fact.reason, name
 
 
