@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import click
 
+from analysis.gates.certified import MOST_AGE
 from harness.calibrate import calibrate as run_calibration
 from harness.calibrate import cited, find_certificate, summary, table
 from harness.cli.output import OK, answers, emit_json, json_option
@@ -11,6 +14,7 @@ from harness.clock import MonotonicClock
 from harness.manifest import schema_json
 from harness.observe import host_facts
 from harness.record.schema import MEASUREMENT_PROTOCOL
+from harness.record.spec import CertificateRef
 from harness.runtimes.places import cache_dir
 
 
@@ -28,7 +32,7 @@ def schema(as_json: bool) -> int:  # noqa: ARG001 - every command takes --json; 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Under 40 seconds: fewer and shorter stages. In full it takes six minutes and looks farther.")
-@click.option("--if-missing", is_flag=True, help="Do nothing when a certificate for this host, boot and number of workers exists.")
+@click.option("--if-missing", is_flag=True, help="Do nothing when a certificate of at most 30 days for this host, boot and workers exists.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Worker processes, as many as the runs will have.")
 @json_option
 @answers
@@ -42,7 +46,7 @@ def calibrate(quick: bool, if_missing: bool, workers: int, as_json: bool) -> int
     """
     host = str(host_facts()["host.identity"].value)
     ref = find_certificate(cache_dir(), host, MEASUREMENT_PROTOCOL, workers) if if_missing else None
-    made = cited(cache_dir(), ref) if ref is not None and ref.workers == workers else None
+    made = cited(cache_dir(), ref) if ref is not None and _serves(ref, workers) else None
     if made is None:
         say = None if as_json else lambda line: click.echo(line, err=True)
         made = run_calibration(cache=cache_dir(), host=host, quick=quick, clock=MonotonicClock(), on_progress=say, workers=workers)
@@ -52,6 +56,11 @@ def calibrate(quick: bool, if_missing: bool, workers: int, as_json: bool) -> int
     for line in (*table(made), summary(made)):
         click.echo(line)
     return OK
+
+
+def _serves(ref: CertificateRef, workers: int) -> bool:
+    """Whether analysis would take a certificate of this host for a run that begins now."""
+    return ref.workers == workers and datetime.now(UTC) - datetime.fromisoformat(ref.created) <= MOST_AGE
 
 
 COMMANDS = (schema, calibrate)

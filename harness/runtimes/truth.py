@@ -14,7 +14,7 @@ from harness.runtimes.asking import ask
 from harness.runtimes.contract import Command, MetricRule, Target
 from harness.runtimes.ports import HOST, check_port
 from harness.runtimes.reference import environment
-from harness.runtimes.truth_plan import MAX_TOKENS
+from harness.runtimes.truth_plan import MAX_TOKENS, Timing
 from harness.runtimes.truth_server import MODEL, make_parser
 from harness.system import Arm, EvidenceClass, Fact, Pins
 
@@ -69,9 +69,9 @@ class TruthRuntime:
     def facts(self, arm: Arm, pins: Pins, base_url: str, log: Path | None) -> dict[str, Fact]:
         """The little there is: it has no engine."""
         del pins, base_url, log
-        source = Path(sys.modules[make_parser.__module__].__file__ or "")
+        source = b"".join(Path(sys.modules[part.__module__].__file__ or "").read_bytes() for part in (make_parser, Timing))
         return {
-            "server.version": Fact(value=hashlib.sha256(source.read_bytes()).hexdigest(), source="sha256 of the server's source"),
+            "server.version": Fact(value=hashlib.sha256(source).hexdigest(), source="sha256 of the server's source"),
             "server.effective_config": Fact(value=dict(arm.args), source="arguments"),
             "model.id": Fact(value=MODEL, source="constant of the server"),
             "server.dtype": Fact(reason="it computes nothing", source="design"),
