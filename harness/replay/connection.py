@@ -50,8 +50,8 @@ class Connection(asyncio.Protocol):
     """Carries one exchange at a time, never two: pipelining would make one request's body delay another's."""
 
     def __init__(self, owner: Owner, sock: socket.socket | None, later: Later | None = None) -> None:
-        """``sock`` None and ``later`` (the loop's ``call_soon``) given: TLS, where only the transport can write, and nothing but whole
-        loop passes keeps its hands off what it is doing."""
+        """``sock`` None: TLS, where only the transport can write. ``later``, the loop's ``call_soon``, comes with TLS: large requests are
+        encrypted piece by piece, and a close waits until the read under way is over."""
         self._owner = owner
         self._sock = sock
         self._later = later
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
         self._finish(kind, time.monotonic_ns(), error, keep=False)
 
     def close(self) -> None:
-        """Close at once, dropping what was not written."""
+        """Close, dropping what was not written: at once, under TLS in the next loop pass."""
         self._drop_pieces()
         if self._transport is None:
             return
