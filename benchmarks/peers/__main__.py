@@ -23,6 +23,10 @@ SECONDS = 20.0
 """2,000 requests at 100 a second: twenty of them lie beyond a p99."""
 
 
+DRIFT_NS = 100_000
+"""A tenth of the tightest bound."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print one table a rate; 0 when every client that is installed could be measured."""
     args = parser().parse_args(argv)
@@ -35,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="trigpoint-peers-") as name:
         for rate in args.rates:
             load = Load(rate, round(rate * args.seconds))
-            report.append(compare(load, there, cores, (args.keep or Path(name)) / f"{rate:g}"))
+            report.append(compare(load, there, cores, (args.keep or Path(name)).resolve() / f"{rate:g}"))
     if args.json is not None:
         args.json.write_text(json.dumps({"host": host_facts(), "missing": missing, "loads": report}, indent=1) + "\n", encoding="utf-8")
     return 1 if any(entry["failed"] for entry in report) else 0
@@ -76,8 +80,14 @@ def compare(load: Load, peers: Sequence[Peer], cores: Cores, folder: Path) -> di
             print(f"{peer.name}: not measured: {error}", flush=True)
     rows = {name: figures.to_json() | {"load_average_before": busy[name]} for name, figures in found.items()}
     notes = dict.fromkeys(note for peer in peers if peer.name in found for note in peer.notes)
+    notes |= {drift_note(name, row.wall_drift_ns): None for name, row in found.items() if abs(row.wall_drift_ns) > DRIFT_NS}
     said = show(load, found, notes, [peer.name for peer in peers if peer.compiled])
     return {"load": load.to_json(), "clients": rows, "failed": failed, "notes": list(notes), "verdicts": [list(pair) for pair in said]}
+
+
+def drift_note(name: str, drift_ns: int) -> str:
+    """A wall clock that was moved during a run."""
+    return f"{name}: the wall clock moved by {drift_ns / 1e6:.2f} ms while it ran; a stamp taken by it is that uncertain"
 
 
 def show(load: Load, found: Mapping[str, Figures], notes: Iterable[str], compiled: Sequence[str]) -> list[tuple[str, str]]:
@@ -89,7 +99,7 @@ def show(load: Load, found: Mapping[str, Figures], notes: Iterable[str], compile
     said = verdicts(load.rate, ours, peers, compiled)
     shown = [
         *lines((ENGINE.name, ours), peers, compiled),
-        *(f"  -: {note}" for note in notes),
+        *(f"  note: {note}" for note in notes),
         *(f"  {bound:66s} {word}" for bound, word in said),
     ]
     print("\n".join(shown), flush=True)

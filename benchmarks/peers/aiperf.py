@@ -42,6 +42,7 @@ class AIPerf(Peer):
         # Pooled connections, uvloop, orjson and its timerfd pacing are its defaults. No screen, no scraping of GPUs and metrics; records
         # without the raw answers. The numbers of workers and record processors are left to it: it counts cores.
         argv += ["--ui", "none", "--log-level", "warning", "--no-gpu-telemetry", "--no-server-metrics", "--export-level", "records"]
+        # Told to stay offline, it refuses a tokenizer given as a folder; given one, it asks nobody.
         return Command(argv)
 
     def read(self, folder: Path, load: Load, wall_ns: int) -> list[Seen]:

@@ -22,7 +22,9 @@ from harness.clock import NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One line of the table; times in ns, None where it cannot be known. ``late_*``: of the truth server itself, in this run."""
+    """One line of the table; times in ns, None where it cannot be known. ``late_*``: of the truth server itself, in this run.
+    ``wall_drift_ns``: how far the wall clock moved against CLOCK_MONOTONIC meanwhile.
+    """
 
     offered: int
     received: int
@@ -45,6 +47,7 @@ class Figures:
     wall_s: float
     late_p99_ns: int | None
     late_max_ns: int | None
+    wall_drift_ns: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.peers import ours
@@ -88,13 +88,14 @@ def measure(peer: Peer, load: Load, cores: Cores, folder: Path) -> Figures:
         command = peer.command(load, port, folder)
         before = wall_offset()
         wall_s, usage = start_and_wait(command, folder, load, () if peer.spread else cores.client)
-        wall_ns = (before + wall_offset()) // 2
+        after = wall_offset()
     rows = measured(written(read_log(folder / LOG_NAME)), load.requests)
     try:
-        seen = peer.read(folder, load, wall_ns)
+        seen = peer.read(folder, load, (before + after) // 2)
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise RunError(f"its result could not be read: {type(error).__name__}: {error}") from error
-    return figures(load, seen, rows, usage, wall_s, constant=peer.constant, decoded_ns=peer.decoded_ns(folder))
+    found = figures(load, seen, rows, usage, wall_s, constant=peer.constant, decoded_ns=peer.decoded_ns(folder))
+    return replace(found, wall_drift_ns=after - before)
 
 
 def wall_offset() -> int:

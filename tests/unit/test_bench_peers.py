@@ -255,6 +255,17 @@ def test_a_compiled_peer_is_compared_with_and_also_left_out() -> None:
     assert said["CPU per event <= 1/6 of the best Python peer's"] == "1/6.5 of slow (130.00 us): met"
 
 
+def test_notes_stand_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        program.drift_note("aiperf", -3 * MS)
+        == "aiperf: the wall clock moved by -3.00 ms while it ran; a stamp taken by it is that uncertain"
+    )
+    program.show(LOAD, {"trigpoint": FIGURES, "slow": SLOW}, ["one thing"], [])
+    assert "  note: one thing\n" in capsys.readouterr().out
+    assert program.show(LOAD, {"slow": SLOW}, [], []) == []  # without our own line there is nothing to compare with
+    assert capsys.readouterr().out == ""
+
+
 # -- what is installed
 
 
