@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.manifest.api_rules import check_api
 from harness.manifest.arm_rules import check_arms, check_attested
+from harness.manifest.cache_rules import check_shared_servers
 from harness.manifest.capacity_rules import check_claim, check_length, check_objective, check_offered, check_search
 from harness.manifest.document import Path
 from harness.manifest.explain import nearest, shown
@@ -234,6 +235,7 @@ RULES: tuple[Rule, ...] = (
     (("load", "replicates"), check_search),
     (("load", "replicates", "arms"), check_length),
     (("load", "workload"), check_offered),
+    (("load", "workload", "arms"), check_shared_servers),
     (("load", "slo"), check_objective),
     (("rank", "load"), check_claim),
     (("rank", "slo"), _rank),

@@ -103,6 +103,6 @@ class Runtime(Protocol):
         ...
 
 
-RESTARTED: frozenset[str] = frozenset({"vllm"})
-"""Runtimes we start whose cache only a new process empties. vLLM has a route for it in its development mode alone, which opens others
-that a measured server must not have (0.32.0)."""
+RESTARTED: Mapping[str, str] = {"vllm": "enable-prefix-caching"}
+"""Runtimes we start whose cache only a new process empties, and the argument that, false, turns it off. vLLM has a route for it in its
+development mode alone, which opens others that a measured server must not have (0.32.0)."""

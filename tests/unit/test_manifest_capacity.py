@@ -123,6 +123,33 @@ def test_contradictions_stand_at_their_line(pairs: list[tuple[str, str]], code: 
     assert found[0].remedy
 
 
+@pytest.mark.parametrize(
+    ("arm", "policy", "refused"),
+    [
+        ("runtime: reference", "cold", False),
+        ("runtime: vllm, version: 0.32.0", "cold", True),
+        ("runtime: vllm, version: 0.32.0", "warm", True),
+        ("runtime: vllm, version: 0.32.0", "as_trace", False),
+        ("runtime: vllm, version: 0.32.0, args: {enable-prefix-caching: true}", "cold", True),
+        ("runtime: vllm, version: 0.32.0, args: {enable-prefix-caching: false}", "cold", False),
+        ("runtime: vllm, version: 0.32.0, args: {no-enable-prefix-caching: true}", "cold", False),
+    ],
+)
+def test_a_server_shared_by_loads_is_flushed_or_has_no_cache(arm: str, policy: str, refused: bool) -> None:
+    pairs = (
+        ("    attainment: 0.9\n", "    attainment: 0.9\n    servers: replicate\n"),
+        ("runtime: reference, args: {policy: fixed-batch}", arm),
+        ("workload:\n", f"workload:\n  cache: {policy}\n"),
+    )
+    if not refused:
+        assert searches(*pairs).search.servers == "replicate"
+        return
+    (found,) = faults(*pairs)
+    assert found.code == "cache_not_emptied"
+    assert "arms.a" in found.what
+    assert "cache: as_trace" in found.remedy
+
+
 def test_rates_need_arrivals_that_obey_them() -> None:
     assert [p.code for p in faults(*SYNTHETIC[:1], ("vary: window", "vary: seed"))] == ["load_mismatch"]
     assert searches(*SYNTHETIC).search.limit == 1.5
