@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,17 @@ from tests.e2e.replaying import plan, replay
 
 pytestmark = pytest.mark.real
 
-ARM = Arm(name="a", runtime="sglang", version="0.5.23", args={"max-running-requests": 4, "context-length": 4096, "schedule-policy": "lpm"})
+ARM = Arm(
+    name="a",
+    runtime="sglang",
+    version="0.5.23",
+    args={
+        "max-running-requests": 12, "context-length": 4096, "schedule-policy": "lpm", "max-total-tokens": 4096,
+        "schedule-conservativeness": 0.05,
+    },
+)  # fmt: skip
+"""A pool so small, and an admission so bold, that running requests have to be put back."""
+
 PINS = Pins(model=ModelPin(id="tiny", dtype="bfloat16"))
 
 
@@ -65,7 +76,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_facts_are_the_engine_s_own(server: Running) -> None:
     found = {name: fact.value for name, fact in server.facts.items()}
     assert (found["server.version"], found["server.dtype"], found["server.quantization"]) == ("0.5.23", "bfloat16", "none")
-    assert (found["server.max_model_len"], found["server.kv_capacity_tokens"], found["server.block_size"]) == (4096, 65536, 1)
+    assert (found["server.max_model_len"], found["server.kv_capacity_tokens"], found["server.block_size"]) == (4096, 4096, 1)
     assert found["server.prefix_caching"] is True
     assert found["server.omp_binding"] == {"0": [0]}
     assert found["server.effective_config"]["schedule_policy"] == "lpm"
@@ -153,6 +164,18 @@ def test_a_flush_empties_the_cache_when_nothing_runs(server: Running) -> None:
     assert flush(server.url) is True
 
 
+def test_requests_that_are_put_back_are_counted_apart(server: Running) -> None:
+    before = counters(server.url)
+    with ThreadPoolExecutor(12) as threads:
+        ended = list(threads.map(lambda i: generate(server, list(range(10 + 50 * i, 210 + 50 * i)), 400, ignore_eos=False), range(12)))
+    assert sum(end["completion_tokens"] for end in ended) > 4096 - 12 * 200  # more than the pool holds beside the prompts
+    moved = settled(server.url, before, "requests_finished_total", 12)
+    assert moved["preemptions_total"] >= 1
+    assert moved["retracted_input_tokens_total"] >= 200
+    assert moved["prompt_tokens_total"] == 12 * 200  # once each, however often they were computed
+    assert moved["generation_tokens_total"] == sum(end["completion_tokens"] for end in ended)
+
+
 def test_an_unknown_flag_is_refused_before_any_start() -> None:
     (problem,) = SglangRuntime().check(ARM.model_copy(update={"args": {"max-runing-requests": 4}}), PINS)
     assert problem.code == "flag_unknown"
@@ -183,9 +206,10 @@ def test_one_bad_id_kills_the_server_and_not_the_reading_of_it(server: Running, 
     check_port(int(server.url.rsplit(":", 1)[1]))
 
 
-def generate(server: Running, ids: list[int], tokens: int = 1) -> Any:
-    sampling = {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True}
-    reply = ask(server.url, "/generate", timeout_s=60, post={"input_ids": ids, "sampling_params": sampling})
+def generate(server: Running, ids: list[int], tokens: int = 1, *, ignore_eos: bool = True) -> Any:
+    """Ask for one answer. A request that ignores the end token is only admitted when its whole maximum fits, and never put back."""
+    sampling = {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": ignore_eos}
+    reply = ask(server.url, "/generate", timeout_s=120, post={"input_ids": ids, "sampling_params": sampling})
     assert reply is not None
     return reply.json()["meta_info"]
 
