@@ -18,8 +18,10 @@ quickstart: $(STAMP)
 	$(BIN)/trigpoint run manifests/quickstart.yaml --results $(RESULTS)
 	$(BIN)/trigpoint report $(RESULTS)/quickstart
 
+# What starts real processes or compares whole outputs runs alone: it would measure its neighbours.
 test: $(STAMP)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 tests/unit tests/gates tests/sim $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/golden tests/e2e $(PYTEST_ARGS)
 
 # A host too busy to certify is what client_headroom reports; it fails no test.
 test-real: $(STAMP)
