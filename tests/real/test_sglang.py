@@ -120,12 +120,14 @@ def run(folder: Path, server: Running, sent: list[bytes], *, every_ms: float = 1
 @pytest.mark.parametrize("protocol", ["completions", "chat", "generate"])
 def test_tokens_are_counted_as_the_server_counts_them(server: Running, tmp_path: Path, protocol: str) -> None:
     texts = ["a b c", "d", "e f", "g h i j"]
-    prompts: list[Any] = texts if protocol == "chat" else [np.arange(10, 74) + i for i in range(4)]
+    ids = [np.arange(10, 74) + i for i in range(2)]
+    prompts: list[Any] = texts if protocol == "chat" else [*ids, *texts[2:]]
     before = counters(server.url)
     rows = run(tmp_path, server, bodies(server, prompts, 16, protocol), protocol=protocol)
     assert [(row["end_kind"], row["client_tokens"], row["usage_completion_tokens"]) for row in rows] == [("complete", 16, 16)] * 4
-    plain = [count_tokens(server.url, prompt=text, add_special_tokens=False) + server.target.chat_overhead for text in texts]
-    assert [row["usage_prompt_tokens"] for row in rows] == (plain if protocol == "chat" else [64] * 4)
+    around = server.target.chat_overhead if protocol == "chat" else 0
+    counted = [around + count_tokens(server.url, prompt=text, add_special_tokens=around == 0) for text in texts]
+    assert [row["usage_prompt_tokens"] for row in rows] == (counted if protocol == "chat" else [64, 64, *counted[2:]])
     assert all(row["usage_cached_tokens"] is not None for row in rows)
     moved = settled(server.url, before, "requests_finished_total", 4)
     assert moved["prompt_tokens_total"] == sum(row["usage_prompt_tokens"] for row in rows)
