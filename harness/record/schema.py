@@ -32,10 +32,11 @@ FORMAT_MINOR = 3
 3: servers behind an address and their roles; how a server was launched; workers on other hosts; the interface /generate.
 """
 
-MEASUREMENT_PROTOCOL = 1
+MEASUREMENT_PROTOCOL = 2
 """Raised whenever send, stamp or decode behaviour could change a number; runs of different protocols do not compare.
 
 1: timerfd pacing, stamp on data_received, SSE decoded after the request ends.
+2: large requests under TLS leave in pieces; several choices of one answer are counted together; a finish reason of ``abort`` is an error.
 """
 
 SCHEDULE = pa.schema(
