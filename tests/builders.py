@@ -11,7 +11,7 @@ import pyarrow as pa
 from harness.record.coordinates import RUN_COORDINATES, Coordinate, Known, RunCoordinates
 from harness.record.facts import Fact, Facts, PinResult, ServerExit
 from harness.record.reader import RunRecord, SealState
-from harness.record.schema import REQUESTS, SAMPLES, SCHEDULE, TRUTH, EventKind
+from harness.record.schema import MEASUREMENT_PROTOCOL, REQUESTS, SAMPLES, SCHEDULE, TRUTH, EventKind
 from harness.record.spec import (
     Arm,
     CertificateRef,
@@ -61,7 +61,7 @@ def make_certificate(**changes: Any) -> CertificateRef:
     """Return a certificate of the host that made_coordinates names, made the day before the run of make_facts."""
     base: dict[str, Any] = {
         "id": "f" * 64,
-        "protocol": 1,
+        "protocol": MEASUREMENT_PROTOCOL,
         "host": "m:b",
         "created": "2026-01-01T00:00:00Z",
         "rate_ceiling": 200.0,

@@ -525,7 +525,7 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("client_slip", "p99 beyond 5 ms", "FAIL", lambda: healthy([r | {"send_ns": r["arrival_ns"] + 6 * MS} for r in rows()])),
     ("client_headroom", "other host", "UNKNOWN", lambda: healthy(coordinates=make_coordinates(client_host=Known(value="n:b")))),
     ("client_headroom", "host unknown", "UNKNOWN", lambda: healthy(coordinates=make_coordinates(client_host=Unknown(reason="x")))),
-    ("client_headroom", "other protocol", "UNKNOWN", paper_(protocol=2)),
+    ("client_headroom", "other protocol", "UNKNOWN", paper_(protocol=0)),
     ("client_headroom", "too many events", "FAIL", paper_(event_ceiling=60.0)),
     ("client_headroom", "too many streams", "FAIL", paper_(stream_ceiling=1)),
     ("client_headroom", "streams to spare", "PASS", paper_(stream_ceiling=100)),
