@@ -7,7 +7,6 @@ import importlib
 import logging
 import os
 import secrets
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Self
 from harness.errors import HostError, UsageError
 from harness.replay.fleet.contract import Beside
 from harness.replay.fleet.host import FleetHost
+from harness.replay.fleet.reaper import MARK, Reaper
 
 OBJECT_STORE = 100 * 10**6
 """Bytes of a cluster of our own: what passes through it is at most some megabytes at a time, and Ray would take a third of the memory."""
@@ -67,7 +67,7 @@ class Cluster:
             raise UsageError.single("ray_address", what, "run on a host that has joined the cluster and give HOST:PORT, or auto")
         self._address, self._workers = address, workers
         self._ray: Any = None
-        self._temporary: str | None = None
+        self._reaper: Reaper | None = None
 
     def __enter__(self) -> Self:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # reports go to a host of Ray's makers otherwise
@@ -76,14 +76,16 @@ class Cluster:
         try:
             self._connect(ray)
         except BaseException:
-            self._remove_files()
+            self._end_own()
             raise
         self._ray = ray
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._ray.shutdown()
-        self._remove_files()
+        try:
+            self._ray.shutdown()
+        finally:
+            self._end_own()
 
     def _connect(self, ray: Any) -> None:
         if self._address is not None:
@@ -92,10 +94,11 @@ class Cluster:
             with _environment(RAY_gcs_server_port_wait_time_s="1"):
                 self._init(ray, {"address": self._address})
             return
-        self._temporary = tempfile.mkdtemp(prefix="trigpoint-ray-")  # short: sockets below it may have 107 bytes of path
+        folder = tempfile.mkdtemp(prefix="trigpoint-ray-")  # short: sockets below it may have 107 bytes of path
+        self._reaper = Reaper(folder)
         # Ray would leave a token in the user's home; and what a killed actor leaves behind lies where it is removed.
-        with _environment(RAY_AUTH_TOKEN=secrets.token_hex(32), TMPDIR=self._temporary):
-            self._init(ray, self._own(self._temporary))
+        with _environment(RAY_AUTH_TOKEN=secrets.token_hex(32), TMPDIR=folder, **{MARK: folder}):
+            self._init(ray, self._own(folder))
 
     def _own(self, folder: str) -> dict[str, Any]:
         return {
@@ -114,9 +117,10 @@ class Cluster:
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise _unreachable(self._address or "a cluster of our own", f"{type(error).__name__}: {error!s:.300}") from error
 
-    def _remove_files(self) -> None:
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+    def _end_own(self) -> None:
+        """End what is left of a cluster of our own, and its folder."""
+        if self._reaper is not None:
+            self._reaper.end()
 
     # -- actors
 
