@@ -69,6 +69,8 @@ def make_certificate(**changes: Any) -> CertificateRef:
         "slip_p99_ns": 300_000,
         "ttft_error_p99_ns": 1 * MS,
         "tbt_error_p99_ns": 1 * MS,
+        "stream_ceiling": 1000,
+        "live_event_ceiling": 10_000.0,
     }
     return CertificateRef(**(base | changes))
 

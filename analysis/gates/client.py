@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ from analysis.gates.certified import certified
 from analysis.gates.registry import Finding, RunContext, attempt, combine, gate, judge, number, passed
 from analysis.gates.tables import by_label, nearest_rank, shares
 from analysis.model import Claim
+from analysis.planned import waits
 from analysis.samples import AbsentError, need
 from analysis.slos import tightest
 from analysis.virtual import WORDS, in_virtual_time
@@ -85,7 +86,7 @@ def receive_lag(context: RunContext) -> Finding:
     if in_virtual_time(context.record):
         return passed(f"{WORDS} stamps are the engine's own, nothing was received")
     lags = by_label(context.record, "client", "loop_lag_s")
-    need(bool(lags), "client.loop_lag_s was never sampled")
+    _of_all_workers(context, lags, "loop_lag_s")
     tbt = tightest(context.record.spec, "tbt_ns")
     limit = max(FLOOR_NS, LAG_SHARE * tbt if tbt is not None else 0) / MS
     # Streams of one worker wait for its own loop: a pool would let an idle worker excuse a busy one.
@@ -100,8 +101,8 @@ def receive_lag(context: RunContext) -> Finding:
     protects=TIMED,
     threshold="Calibrated ceilings > 2 x the realised request and event rates and mean open streams (bursts of twice the mean are "
     "ordinary), of a certificate made under this protocol, on this host and boot, at most 30 days before, with as many workers; where "
-    "events were decoded as they came (client_stop, turns, users), the ceiling of that. A certificate that does not apply is "
-    "UNKNOWN. The client's own CPU <= 0.5 of a core a process (M/D/1 wait: half a service at 0.5, unbounded after); run-queue "
+    "events were decoded as they came (client_stop, turns, users), the ceiling of that. A certificate that does not apply, or did not "
+    "measure one of these, is UNKNOWN. The client's own CPU <= 0.5 of a core a process (M/D/1 wait: half a service at 0.5, unbounded after); run-queue "
     "delay <= 5% of the time (the chance that a stamp waited at all). Host CPU is not looked at: the server may share the host. "
     "Virtual time: there is no client to be short of anything.",
     remedy="Run `trigpoint calibrate` on this host and boot, reserve a core for the client, add workers, or lower the load.",
@@ -133,6 +134,7 @@ def clock_sync(context: RunContext) -> Finding:
     facts = context.record.facts
     workers = sorted(name.split(".")[1] for name in facts.before if name.startswith("fleet.") and name.endswith(".clock"))
     need(bool(workers), "the clocks of the fleet's hosts were not compared")
+    need(len(workers) >= _workers(context), f"the clocks of {len(workers)} of {_workers(context)} workers were compared")
     return combine(attempt(partial(_clock_of, worker=worker), context) for worker in workers)
 
 
@@ -159,13 +161,32 @@ def _fleet(facts: Mapping[str, Fact], worker: str, name: str) -> Any:
     return fact.value
 
 
+def _of_all_workers(context: RunContext, found: Collection[str], metric: str) -> None:
+    """A worker that was not seen may be the one that was late. Raises AbsentError."""
+    workers = _workers(context)
+    need(bool(found), f"client.{metric} was never sampled")
+    need(len(found) >= workers, f"client.{metric} was sampled of {len(found)} of {workers} workers")
+
+
+def _workers(context: RunContext) -> int:
+    """How many had a share: what waits for another request's end is replayed by that one's worker, and a worker without any is left out."""
+    begun = int((~waits(context.record.schedule)).sum())
+    return min(context.record.spec.workers, max(begun, 1))
+
+
+def _busiest(context: RunContext, metric: str) -> float:
+    found = shares(context.record, "client", metric)
+    _of_all_workers(context, found, metric)
+    return max(found.values())
+
+
 def _own_cpu(context: RunContext) -> Finding:
-    used = max(shares(context.record, "client", "cpu_s_total").values())
+    used = _busiest(context, "cpu_s_total")
     return judge(used <= CPU_SHARE, f"client CPU {used:.3g} of a core (limit {CPU_SHARE:g})", client_cpu=number(used, CPU_SHARE, "cores"))
 
 
 def _run_queue(context: RunContext) -> Finding:
-    waited = max(shares(context.record, "client", "run_delay_s_total").values())
+    waited = _busiest(context, "run_delay_s_total")
     return judge(
         waited <= DELAY_SHARE,
         f"client waited for a core in {100 * waited:.3g}% of the time (limit {100 * DELAY_SHARE:g}%)",

@@ -33,7 +33,7 @@ from tests.builders import (
     make_spec,
     make_workload,
 )
-from tests.gates.fleets import of_fleet
+from tests.gates.fleets import of_fleet, of_workers
 
 Factory = Callable[[], Any]
 
@@ -341,6 +341,11 @@ def paper_(workload: WorkloadSpec | None = None, **changes: Any) -> Callable[[],
     return spec_(certificate=make_certificate(**changes), workload=workload or make_workload())
 
 
+def two_workers(*seen: str) -> Callable[[], RunRecord]:
+    """A healthy run with two workers, of which some were sampled."""
+    return lambda: healthy(spec=make_spec(workers=2, certificate=make_certificate(workers=2)), host=of_workers(*seen))
+
+
 def over_tls() -> RunRecord:
     """A healthy run against an endpoint behind TLS."""
     return healthy(spec=make_spec(arm=Arm(name="a", runtime="endpoint", base_url="https://example.org", declared=("runtime.args",))))
@@ -534,9 +539,13 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("client_headroom", "made after the run", "UNKNOWN", paper_(created="2026-01-02T00:00:01+00:00")),
     ("client_headroom", "date of the run unknown", "UNKNOWN", facts_(epoch_wall=None)),
     ("client_headroom", "another number of workers", "UNKNOWN", spec_(workers=2)),
-    ("client_headroom", "as many workers", "PASS", spec_(workers=2, certificate=make_certificate(workers=2))),
-    ("client_headroom", "decoded live, inferred", "PASS", paper_(make_workload(loop="closed"), event_ceiling=1000.0)),
-    ("client_headroom", "decoded live, inferred and too many", "FAIL", paper_(make_workload(loop="closed"), event_ceiling=200.0)),
+    ("client_headroom", "as many workers", "PASS", two_workers("w0", "w1")),
+    ("client_headroom", "one of two workers seen", "UNKNOWN", two_workers("w0")),
+    ("receive_lag", "two workers seen", "PASS", two_workers("w0", "w1")),
+    ("receive_lag", "one of two workers seen", "UNKNOWN", two_workers("w1")),
+    ("client_headroom", "streams not measured", "UNKNOWN", paper_(stream_ceiling=None)),
+    ("client_headroom", "live not measured and not needed", "PASS", paper_(live_event_ceiling=None)),
+    ("client_headroom", "live not measured", "UNKNOWN", paper_(make_workload(loop="closed"), live_event_ceiling=None, event_ceiling=1e9)),
     ("client_headroom", "decoded live, did not hold", "FAIL", paper_(make_workload(loop="closed"), live_event_ceiling=0.0)),
     ("client_headroom", "users, measured live", "PASS", paper_(make_workload(loop="closed"), live_event_ceiling=200.0)),
     ("client_headroom", "users, too many events for live", "FAIL", paper_(make_workload(loop="closed"), live_event_ceiling=60.0)),
@@ -547,6 +556,7 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("clock_sync", "one host, and two clocks all the same", "FAIL", fleet(shared=True, offset_ns=MS)),
     ("clock_sync", "one host, and long round trips", "PASS", fleet(shared=True, offset_ns=0, uncertainty_ns=20 * MS)),
     ("clock_sync", "never compared", "UNKNOWN", lambda: healthy(spec=make_spec(workers=2, fleet="ray"))),
+    ("clock_sync", "one of two never told of", "UNKNOWN", fleet(unseen=True)),
     ("clock_sync", "processes of one host", "PASS", healthy),
     ("client_headroom", "a fleet on the certified host", "PASS", fleet()),
     ("client_headroom", "a fleet on two hosts, one certified", "UNKNOWN", fleet(["m:b", "n:b"])),
