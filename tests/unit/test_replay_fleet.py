@@ -6,7 +6,7 @@ import importlib
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from harness.record.segments import SegmentWriter, read_segments
 from harness.replay.contract import ReplayPlan
 from harness.replay.fleet.clocks import Offset, Round, measure, offset_of
 from harness.replay.fleet.cluster import Cluster, Seat
-from harness.replay.fleet.contract import Hello, Piece
-from harness.replay.fleet.host import FleetHost, pid_namespace
+from harness.replay.fleet.contract import Hello, Look, Piece
+from harness.replay.fleet.host import NOTHING, FleetHost, pid_namespace
 from harness.replay.fleet.pieces import Landing, read_pieces
 from harness.replay.fleet.post import Post
 from harness.replay.fleet.session import RaySession, parts
@@ -277,3 +277,29 @@ def test_a_host_that_was_never_started_is_over_and_holds_nothing() -> None:
     assert host.hello().nice == os.getpriority(os.PRIO_PROCESS, 0)
     with pytest.raises(ValueError, match="started first"):
         host.go(1, True)
+
+
+class Deaf(Cluster):
+    """A cluster that has the answers of ``ready`` and no others."""
+
+    def __init__(self, *ready: str) -> None:
+        super().__init__()
+        self.ready = ready
+
+    def wait(self, refs: Sequence[Any], timeout_s: float) -> list[Any]:
+        return [ref for ref in refs if ref in self.ready][:1]
+
+    def answer(self, ref: Any, timeout_s: float) -> Any:
+        return Look(False, NOTHING, (), False)
+
+    def fire(self, actor: Any) -> None:
+        return
+
+
+def test_who_answered_while_we_were_away_is_not_lost_and_who_did_not_is(tmp_path: Path) -> None:
+    one = session(plan(tmp_path, workers=3), "m:b", "m:b", "m:b")
+    one._cluster = Deaf("w0", "w1")
+    for post in one._posts:
+        post.ref, post.asked_s = post.name, -1e9
+    one._listen(0.0)
+    assert [(post.over, post.fault) for post in one._posts] == [(False, None), (False, None), (True, "no answer for 15 s")]

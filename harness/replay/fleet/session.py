@@ -236,7 +236,8 @@ class RaySession:
         else:
             time.sleep(patience_s)
         for post in self._living():
-            if post.ref is not None and time.monotonic() - post.asked_s > SILENCE_S:
+            # An answer that lies here unheard, since we were away ourselves, is no silence.
+            if post.ref is not None and time.monotonic() - post.asked_s > SILENCE_S and not self._cluster.wait([post.ref], 0.0):
                 self._lose(post, f"no answer for {SILENCE_S:g} s")
 
     def _hear(self, post: Post) -> None:
