@@ -1,9 +1,9 @@
-"""Limits and throttling of the control group we run in, versions 1 and 2."""
+"""Limits and throttling of control groups, versions 1 and 2."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from harness.record.facts import Fact
@@ -13,21 +13,16 @@ NO_LIMIT = 1 << 62
 """Version 1 writes "no limit" as the greatest multiple of a page below 2^63, which depends on the page; no memory is half of that."""
 
 
-def group_folder(proc: Path, root: Path, controller: str = "cpu") -> Path | None:
-    """Folder with our files of a controller (``cpu`` or ``memory``), or None when none is mounted.
+def group_chain(proc: Path, root: Path, controller: str = "cpu", pid: int | str = "self") -> tuple[Path, ...]:
+    """Folders of a process's group of a controller (``cpu`` or ``memory``) and of those above it, as far as they are visible, its own
+    first; () when none is mounted or its own is outside of what this namespace shows.
 
-    Inside a container the path in /proc/self/cgroup may be the host's and not exist here; then the mount itself is our group.
+    Inside a container the path in /proc/PID/cgroup may be the host's and not exist here; then the mount itself is the group.
     """
-    found = _place(proc, root, controller)
-    return found[0] if found else None
-
-
-def _place(proc: Path, root: Path, controller: str) -> tuple[Path, Path] | None:
-    """Our group's folder and the mount it lies in."""
     try:
-        lines = (proc / "self/cgroup").read_text(encoding="utf-8").splitlines()
+        lines = (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return None
+        return ()
     for line in lines:
         _number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -37,21 +32,21 @@ def _place(proc: Path, root: Path, controller: str) -> tuple[Path, Path] | None:
             base = root
         else:
             continue
+        if ".." in path.split("/"):  # outside of what this namespace shows
+            return ()
         found = next((f for f in (base / path.lstrip("/"), base) if (f / f"{controller}.stat").exists()), None)
-        return None if found is None else (found, base)
-    return None
+        return () if found is None else (found, *(parent for parent in found.parents if parent.is_relative_to(base)))
+    return ()
 
 
 def _tightest(proc: Path, root: Path, controller: str, limit: Callable[[Path], float | None]) -> tuple[float | None, str] | None:
-    """The lowest limit of our group and those above it, as far as they are visible, and our folder; a limit of None cannot be read."""
-    place = _place(proc, root, controller)
-    if place is None:
+    """The lowest limit of our group and those above it, and our folder; a limit of None cannot be read."""
+    chain = group_chain(proc, root, controller)
+    if not chain:
         return None
-    folder, base = place
-    chain = [folder, *(parent for parent in folder.parents if parent.is_relative_to(base))]
     limits = [limit(group) for group in chain]
     known = [value for value in limits if value is not None]
-    return (min(known) if len(known) == len(limits) else None), str(folder)
+    return (min(known) if len(known) == len(limits) else None), str(chain[0])
 
 
 def cpu_limit(proc: Path, root: Path) -> Fact:
@@ -103,18 +98,23 @@ def _limit(folder: Path) -> float | None:
     return math.inf
 
 
-def throttled_s(folder: Path | None) -> float | None:
-    """Seconds the group was held back so far; None when the kernel does not count them.
+def throttled_s(groups: Collection[Path]) -> float | None:
+    """Seconds that the groups were held back so far, added up; None when one of them may be and the kernel does not count it.
 
-    A group that nothing limits is never held back: version 2 then keeps no counter, and zero is the measured truth.
+    A group's counter knows its own quota only: what runs in it waits as well when one above it has spent its own.
     """
-    if folder is None:
-        return None
+    held = [_held_s(group) for group in groups]
+    known = [value for value in held if value is not None]
+    return sum(known) if groups and len(known) == len(held) else None
+
+
+def _held_s(folder: Path) -> float | None:
+    """Of one group. One that nothing limits is never held back: version 2 then keeps no counter, and zero is the measured truth."""
     try:
         lines = (folder / "cpu.stat").read_text(encoding="utf-8").splitlines()
         stats = {name: int(value) for name, value in (line.split() for line in lines)}
     except (OSError, ValueError):
-        return None
+        return 0.0 if not (folder / "cpu.stat").exists() and _limit(folder) == math.inf else None
     if "throttled_usec" in stats:
         return stats["throttled_usec"] / 1e6
     if "throttled_time" in stats:

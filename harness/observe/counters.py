@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -56,20 +57,25 @@ def process_stat(stat: str) -> ProcessStat:
 
 
 class Ledger:
-    """Sum of counters whose owners come and go; what an owner counted stays counted after it is gone.
+    """Sum of counters whose owners come and go; what an owner counted stays counted after it is gone, once, should it come back.
 
     ``update`` takes owner -> counter as it stands now and returns the sum so far, which never falls.
     """
 
     def __init__(self) -> None:
         self._last: dict[Hashable, float] = {}
+        self._gone: dict[Hashable, float] = {}
         self._closed = 0.0
 
     def update(self, now: Mapping[Hashable, float]) -> float:
         """Fold in the current counters of the living owners."""
         for owner in self._last.keys() - now.keys():
-            self._closed += self._last.pop(owner)
+            self._gone[owner] = self._last.pop(owner)
+            self._closed += self._gone[owner]
         for owner, value in now.items():
+            if owner in self._gone:  # one walk over the processes missed it
+                self._last[owner] = self._gone.pop(owner)
+                self._closed -= self._last[owner]
             self._last[owner] = max(value, self._last.get(owner, value))
         return self._closed + sum(self._last.values())
 
@@ -90,6 +96,8 @@ class TreeReader:
         self._proc = proc
         self._cpu = Ledger()
         self._delay = Ledger()
+        self.cpu_s = 0.0
+        """CPU seconds that its processes used so far, as last read; they stay used when none lives any more"""
 
     def read(self, pids: Iterable[int]) -> TreeCounters | None:
         """Return the counters of the living among ``pids``; None when none lives."""
@@ -106,16 +114,20 @@ class TreeReader:
             delay |= self._delays(pid, stat.started)
         if not cpu:
             return None
-        return TreeCounters(self._cpu.update(cpu), rss, self._delay.update(delay) if delay else None)
+        self.cpu_s = self._cpu.update(cpu)
+        return TreeCounters(self.cpu_s, rss, self._delay.update(delay) if delay else None)
 
     def _delays(self, pid: int, started: int) -> dict[Hashable, float]:
         """Seconds each thread was ready and had no core. The process's own file speaks of its first thread only."""
         out: dict[Hashable, float] = {}
         folder = f"{self._proc}/{pid}/task"
         try:
-            for thread in os.listdir(folder):  # noqa: PTH208 - hundreds of threads, four times a second
+            threads = os.listdir(folder)  # noqa: PTH208 - hundreds of threads, four times a second
+        except OSError:
+            return out
+        for thread in threads:
+            # One that ended since must not take the others with it: they would be counted whole again when they come back.
+            with contextlib.suppress(OSError, ValueError, IndexError):
                 with open(f"{folder}/{thread}/schedstat", encoding="ascii") as source:  # noqa: PTH123 - same
                     out[pid, started, thread] = int(source.read().split()[1]) / 1e9
-        except (OSError, ValueError, IndexError):
-            return out
         return out

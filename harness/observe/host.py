@@ -91,10 +91,11 @@ def _memory(path: Path, field: str) -> Fact:
 
 def _governor(folder: Path) -> Fact:
     """The frequency governor if all cores share one, else each distinct one."""
-    found = set()
-    for path in folder.glob("cpu[0-9]*/cpufreq/scaling_governor"):
-        found.add(path.read_text(encoding="utf-8").strip())
     source = "cpufreq"
+    try:
+        found = {path.read_text(encoding="utf-8").strip() for path in folder.glob("cpu[0-9]*/cpufreq/scaling_governor")}
+    except OSError as error:  # a core that is switched off refuses
+        return Fact(reason=f"a core does not tell its governor: {os.strerror(error.errno or 0)}", source=source)
     if not found:
         return Fact(reason="no frequency control is visible, as in most virtual machines", source=source)
     return Fact(value="+".join(sorted(found)), source=source)

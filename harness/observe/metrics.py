@@ -14,7 +14,7 @@ def canonical_values(page: str, rules: Sequence[MetricRule]) -> dict[str, float]
     """Return canonical name -> the samples that rules of that name match, joined as the rules say; ``name/label`` where a rule keeps a
     label apart. Names without a sample are absent, never 0.
 
-    Not-a-number samples are no samples. Raises ValueError when a line that a rule asks for cannot be parsed.
+    Samples that are no finite number are no samples. Raises ValueError when a line that a rule asks for cannot be parsed.
     """
     asked: dict[str, list[MetricRule]] = {}
     for rule in rules:
@@ -27,7 +27,7 @@ def canonical_values(page: str, rules: Sequence[MetricRule]) -> dict[str, float]
         for sample in family.samples:
             for rule in asked.get(sample.name, ()):
                 key = _key(rule, sample.labels)
-                if key is not None and not math.isnan(sample.value):
+                if key is not None and math.isfinite(sample.value):
                     found.setdefault(key, []).append(sample.value)
     averaged = {rule.canonical for rule in rules if rule.how == "mean"}
     return {key: sum(values) / (len(values) if key.partition("/")[0] in averaged else 1) for key, values in found.items()}

@@ -12,7 +12,7 @@ from typing import Any
 import pynvml
 
 from harness.clock import NS_PER_S, Clock
-from harness.observe.cgroup import group_folder, throttled_s
+from harness.observe.cgroup import group_chain, throttled_s
 from harness.observe.counters import HostTime, TreeReader, host_time, memory_bytes
 from harness.observe.gpu_watch import GpuWatch
 from harness.observe.metrics import canonical_values
@@ -165,7 +165,7 @@ class HostWatch:
 
     def __init__(self, clock: Clock, roles: Mapping[str, int], proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._clock, self._roles, self._proc = clock, dict(roles), proc
-        self._group = group_folder(proc, cgroups)
+        self._groups = _groups(proc, cgroups, roles)
         self._readers = {role: TreeReader(proc) for role in roles}
         # Who measures is not foreign: this process counts as ours, though it has no role.
         self._self = TreeReader(proc)
@@ -181,21 +181,20 @@ class HostWatch:
         """Return one sample, stamped ``t_ns``; what cannot be read is left out."""
         self._walk()
         found: list[Row] = []
-        ours = 0.0
         for role, reader in self._readers.items():
             tree = reader.read(self._trees[role])
             if tree is None:
                 continue
-            ours += tree.cpu_s
             found += [_row(t_ns, role, "cpu_s_total", tree.cpu_s), _row(t_ns, role, "rss_bytes", float(tree.rss))]
             if tree.run_delay_s is not None:
                 found.append(_row(t_ns, role, "run_delay_s_total", tree.run_delay_s))
-        own = self._self.read([os.getpid()])
-        return found + self._host_rows(t_ns, ours + (own.cpu_s if own else 0.0))
+        self._self.read([os.getpid()])
+        # A role that is gone has used what it used: without it all of that would look like foreign load of this one sample.
+        return found + self._host_rows(t_ns, sum(reader.cpu_s for reader in (*self._readers.values(), self._self)))
 
     def _host_rows(self, t_ns: int, ours_s: float) -> list[Row]:
         values = memory_bytes(self._text("meminfo"))
-        held = throttled_s(self._group)
+        held = throttled_s(self._groups)
         if held is not None:
             values["throttled_s_total"] = held
         now = host_time(self._text("stat"))
@@ -223,6 +222,12 @@ class HostWatch:
             return (self._proc / name).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
+
+
+def _groups(proc: Path, root: Path, roles: Mapping[str, int]) -> tuple[Path, ...]:
+    """Control groups that can hold the measurement back: ours, and the server's where it has one of its own; () when one is not known."""
+    chains = [group_chain(proc, root), *(group_chain(proc, root, pid=pid) for role, pid in roles.items() if role == "server")]
+    return tuple(dict.fromkeys(group for chain in chains for group in chain)) if all(chains) else ()
 
 
 def _ratios(before: tuple[HostTime, float] | None, after: tuple[HostTime, float]) -> dict[str, float]:

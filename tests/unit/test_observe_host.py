@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.observe.cgroup import UNLIMITED, cpu_limit, group_folder, memory_limit, throttled_s
+from harness.observe.cgroup import UNLIMITED, cpu_limit, group_chain, memory_limit, throttled_s
 from harness.observe.host import host_facts
 from harness.observe.virtual import container, virtualisation
 
@@ -64,6 +64,11 @@ def test_governors(machine: Path) -> None:
     for core, governor in enumerate(("performance", "powersave")):
         write(machine, **{f"sys__devices__system__cpu__cpu{core}__cpufreq__scaling_governor": f"{governor}\n"})
     assert facts(machine)["host.governor"].value == "performance+powersave"
+    (machine / "sys/devices/system/cpu/cpu2/cpufreq/scaling_governor").mkdir(
+        parents=True
+    )  # cannot be read, like that of a core that is off
+    assert facts(machine)["host.governor"].value is None
+    assert "does not tell" in (facts(machine)["host.governor"].reason or "")
 
 
 def group(root: Path, cgroup: str, **files: str) -> tuple[Path, Path]:
@@ -77,7 +82,7 @@ def test_version_2_group_with_a_quota(tmp_path: Path) -> None:
         a__cpu_dot_max="150000 100000\n",
     )  # fmt: skip
     assert cpu_limit(proc, sys).value == 1.5
-    assert throttled_s(group_folder(proc, sys)) == 1.5
+    assert throttled_s(group_chain(proc, sys)) == 1.5
 
 
 def test_version_2_path_of_the_host_falls_back_to_the_mount(tmp_path: Path) -> None:
@@ -85,19 +90,19 @@ def test_version_2_path_of_the_host_falls_back_to_the_mount(tmp_path: Path) -> N
         tmp_path, "0::/docker/abc\n", cgroup_dot_controllers="cpu", cpu_dot_stat="throttled_usec 0\n", cpu_dot_max="max 100000\n"
     )
     assert cpu_limit(proc, sys).value == UNLIMITED
-    assert throttled_s(group_folder(proc, sys)) == 0.0
+    assert throttled_s(group_chain(proc, sys)) == 0.0
 
 
 def test_version_2_true_root_cannot_be_throttled(tmp_path: Path) -> None:
     proc, sys = group(tmp_path, "0::/\n", cgroup_dot_controllers="cpu", cpu_dot_stat="usage_usec 5\n")
     assert cpu_limit(proc, sys).value == UNLIMITED
-    assert throttled_s(group_folder(proc, sys)) == 0.0
+    assert throttled_s(group_chain(proc, sys)) == 0.0
 
 
 def test_a_quota_without_a_counter_is_unknown_not_zero(tmp_path: Path) -> None:
     proc, sys = group(tmp_path, "0::/\n", cgroup_dot_controllers="cpu", cpu_dot_stat="usage_usec 5\n", cpu_dot_max="50000 100000")
-    assert throttled_s(group_folder(proc, sys)) is None
-    assert throttled_s(None) is None
+    assert throttled_s(group_chain(proc, sys)) is None
+    assert throttled_s(()) is None
 
 
 def test_version_1(tmp_path: Path) -> None:
@@ -106,7 +111,7 @@ def test_version_1(tmp_path: Path) -> None:
         cpu__x__cpu_dot_cfs_quota_us="200000\n", cpu__x__cpu_dot_cfs_period_us="100000\n",
     )  # fmt: skip
     assert cpu_limit(proc, sys).value == 2.0
-    assert throttled_s(group_folder(proc, sys)) == 2.5
+    assert throttled_s(group_chain(proc, sys)) == 2.5
     write(sys, cpu__x__cpu_dot_cfs_quota_us="-1\n")
     assert cpu_limit(proc, sys).value == UNLIMITED
     write(sys, cpu__x__cpu_dot_cfs_quota_us="?")

@@ -52,7 +52,8 @@ def test_rules_of_one_name_add_up_and_labels_select() -> None:
 
 def test_absent_and_not_a_number_are_no_samples() -> None:
     assert canonical_values("", RULES) == {}
-    assert canonical_values("x:running NaN\n", RULES) == {}
+    for word in ("NaN", "+Inf", "-Inf", "1e999"):
+        assert canonical_values(f"x:running {word}\n", RULES) == {}
     assert canonical_values("x:running_by_reason 3\nx:runningx 4\n", RULES) == {}
 
 
@@ -98,6 +99,13 @@ def test_what_an_ended_process_used_stays_counted() -> None:
     assert ledger.update({"b": 2.0, "c": 3.0}) == 10.0
 
 
+def test_an_owner_that_comes_back_is_counted_once() -> None:
+    ledger = Ledger()
+    assert ledger.update({"a": 5.0, "b": 1.0}) == 6.0
+    assert ledger.update({"b": 1.0}) == 6.0
+    assert ledger.update({"a": 7.0, "b": 1.0}) == 8.0
+
+
 def test_host_time_counts_waiting_as_idle_and_guests_once() -> None:
     found = host_time("cpu  100 10 40 800 50 0 0 7 30 0\ncpu0 1\n")
     assert found is not None
@@ -127,11 +135,30 @@ def test_our_own_process_is_read_and_a_gone_one_is_not() -> None:
     assert TreeReader().read([2**22 + 1]) is None
 
 
+def test_a_thread_that_ends_between_listing_and_reading_costs_no_other_thread(tmp_path: Path) -> None:
+    write_process(tmp_path / "7", 5)
+    for thread, waited_s in (("1", 1), ("2", 2), ("3", 4)):
+        (tmp_path / "7/task" / thread).mkdir()
+        (tmp_path / "7/task" / thread / "schedstat").write_text(f"0 {waited_s}000000000 1\n")
+    reader = TreeReader(tmp_path)
+    assert [found.run_delay_s for found in [reader.read([7])] if found] == [7.0]
+    for thread in ("1", "2", "3"):  # whichever comes first in the listing
+        file = tmp_path / "7/task" / thread / "schedstat"
+        text = file.read_text()
+        file.unlink()
+        assert [found.run_delay_s for found in [reader.read([7])] if found] == [7.0]
+        file.write_text(text)
+        assert [found.run_delay_s for found in [reader.read([7])] if found] == [7.0]
+
+
+def write_process(folder: Path, ticks: int) -> None:
+    (folder / "task").mkdir(parents=True, exist_ok=True)
+    (folder / "stat").write_text("1 (x) S " + " ".join(["1"] + ["0"] * 9 + [str(ticks)] + ["0"] * 7 + ["5", "0", "2"]))
+
+
 def write_proc(proc: Path, busy: int, idle: int, steal: int, ours: int) -> None:
-    own = proc / str(os.getpid())
-    (own / "task").mkdir(parents=True, exist_ok=True)
+    write_process(proc / str(os.getpid()), ours)
     (proc / "stat").write_text(f"cpu  {busy} 0 0 {idle} 0 0 0 {steal} 0 0\n")
-    (own / "stat").write_text("1 (x) S " + " ".join(["1"] + ["0"] * 9 + [str(ours)] + ["0"] * 7 + ["5", "0", "2"]))
 
 
 def host_values(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -147,6 +174,31 @@ def test_ratios_are_over_the_time_between_and_foreign_is_what_is_not_ours(tmp_pa
     write_proc(tmp_path, 1060, 1030, 10, 120)
     second = host_values(watch.rows(1))
     assert second == pytest.approx({"cpu_busy_ratio": 0.6, "cpu_steal_ratio": 0.1, "foreign_cpu_ratio": 0.4})
+
+
+def test_what_a_role_used_before_it_went_is_no_foreign_load(tmp_path: Path) -> None:
+    gone = 2**22 + 1
+    watch = HostWatch(VirtualClock(), {"client": gone}, tmp_path, tmp_path / "none")
+    write_process(tmp_path / str(gone), 6000)
+    write_proc(tmp_path, 10000, 1000, 0, 100)
+    watch.rows(0)
+    (tmp_path / str(gone) / "stat").unlink()
+    write_proc(tmp_path, 10060, 1040, 0, 120)
+    assert host_values(watch.rows(1))["foreign_cpu_ratio"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(("group", "held"), [("/srv", 0.5 + 2.0 + 0.25), ("/us/run", 2.0 + 0.25), ("/../other", None)])
+def test_a_server_in_a_control_group_of_its_own_is_held_back_there_and_above(tmp_path: Path, group: str, held: float | None) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "groups"
+    for name, usec in (("us/run", 0), ("us", 2_000_000), ("srv", 500_000), ("", 250_000)):
+        (groups / name).mkdir(parents=True, exist_ok=True)
+        (groups / name / "cpu.stat").write_text(f"throttled_usec {usec}\n")
+    (groups / "cgroup.controllers").write_text("cpu\n")
+    for pid, path in (("self", "/us/run"), ("7", group)):
+        (proc / pid).mkdir(parents=True)
+        (proc / pid / "cgroup").write_text(f"0::{path}\n")
+    watch = HostWatch(VirtualClock(), {"server": 7, "client": 8}, proc, groups)
+    assert host_values(watch.rows(0)).get("throttled_s_total") == held
 
 
 def test_a_role_that_is_gone_makes_no_rows() -> None:
