@@ -122,12 +122,13 @@ class TreeReader:
         out: dict[Hashable, float] = {}
         folder = f"{self._proc}/{pid}/task"
         try:
-            threads = os.listdir(folder)  # noqa: PTH208 - hundreds of threads, four times a second
+            threads = os.listdir(folder)  # noqa: PTH208 - as below
         except OSError:
             return out
         for thread in threads:
-            # One that ended since must not take the others with it: they would be counted whole again when they come back.
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                with open(f"{folder}/{thread}/schedstat", encoding="ascii") as source:  # noqa: PTH123 - same
-                    out[pid, started, thread] = int(source.read().split()[1]) / 1e9
+            with (
+                contextlib.suppress(OSError, ValueError, IndexError),
+                open(f"{folder}/{thread}/schedstat", encoding="ascii") as source,  # noqa: PTH123 - hundreds of threads, four times a second
+            ):
+                out[pid, started, thread] = int(source.read().split()[1]) / 1e9
         return out

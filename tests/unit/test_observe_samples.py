@@ -39,7 +39,7 @@ RULES = (
 def test_a_real_page_gives_every_canonical_metric() -> None:
     found = canonical_values(PAGE, VllmRuntime.metrics)
     assert set(found) == {
-        "requests_running", "requests_waiting", "requests_finished_total", "requests_aborted_total", "prompt_tokens_total",
+        "requests_running", "requests_waiting", "requests_finished_total", "prompt_tokens_total",
         "generation_tokens_total", "cached_tokens_total", "prefix_queries_total", "preemptions_total", "kv_usage_ratio",
         "iteration_tokens_sum", "iteration_tokens_count", *(f"iteration_tokens_bucket/{bound}" for bound in BOUNDS),
     }  # fmt: skip
