@@ -19,8 +19,8 @@ MAX_HEAD_BYTES = 256 * 1024
 """Four times what common servers accept as a request head; a response head that has not ended by then never will."""
 
 MAX_RESPONSE_BYTES = 512 * 1024 * 1024
-"""A stream of 200,000 tokens at 1 KiB an event is 200 MB; /generate repeats itself and gets here with 10,000 tokens. A server that sends
-for ever would otherwise fill the memory of the host before its request's deadline."""
+"""Of all that is read, framing and trailers too. A stream of 200,000 tokens at 1 KiB an event is 200 MB; /generate repeats itself and gets
+here with 10,000 tokens. A server that sends for ever would otherwise fill the memory of the host before its request's deadline."""
 
 
 class Owner(Protocol):
@@ -28,6 +28,9 @@ class Owner(Protocol):
 
     live_decoder: Callable[[bool], Decoder]
     """Makes a decoder; True for a stream."""
+
+    too_long: EndKind
+    """How a response ends that breaks ``MAX_RESPONSE_BYTES``: whose fault that is depends on the protocol."""
 
     def made(self) -> None:
         """A connection stands."""
@@ -66,6 +69,7 @@ class Connection(asyncio.Protocol):
         self._complete = False
         self._keep = False
         self._broken = ""
+        self._shut = False  # closed by us, although the transport may not know it yet
         self._pieces: Pieces | None = None  # of a request too large to be encrypted at once
         self.served = False
 
@@ -103,7 +107,7 @@ class Connection(asyncio.Protocol):
 
     def stale(self) -> bool:
         """Whether it is closed, or the server closed or spoke out of turn since the last read: one look into the socket, about 1 us."""
-        if self._transport is None or self._transport.is_closing():
+        if self._shut or self._transport is None or self._transport.is_closing():
             return True
         if self._sock is None:
             return False
@@ -120,7 +124,8 @@ class Connection(asyncio.Protocol):
         self._finish(kind, time.monotonic_ns(), error, keep=False)
 
     def close(self) -> None:
-        """Close, dropping what was not written: at once, under TLS in the next loop pass."""
+        """Close, dropping what was not written: at once, under TLS in the next loop pass; nobody gets it, and nothing is read, from now on."""
+        self._shut = True
         self._drop_pieces()
         if self._transport is None:
             return
@@ -153,8 +158,10 @@ class Connection(asyncio.Protocol):
         self._now_ns = time.monotonic_ns()
         exchange = self._exchange
         if exchange is None or self._parser is None:
-            self.close()  # bytes that answer nothing: whatever follows could not be trusted
+            if not self._shut:
+                self.close()  # bytes that answer nothing: whatever follows could not be trusted
             return
+        exchange.received += len(data)
         self._head_bytes += len(data) if exchange.headers_ns is None else 0
         try:
             self._parser.feed_data(data)
@@ -189,8 +196,9 @@ class Connection(asyncio.Protocol):
         self._headers.clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header until the head is whole."""
-        self._headers[name.lower()] = value
+        """Keep a header until the head is whole. Trailers say nothing that is asked here, and need not end."""
+        if self._exchange is not None and self._exchange.headers_ns is None:
+            self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         """Read status and framing."""
@@ -218,7 +226,6 @@ class Connection(asyncio.Protocol):
             return
         exchange.stamps.append(self._now_ns)
         exchange.chunks.append(body)
-        exchange.received += len(body)
         if exchange.decoder is not None:
             exchange.decoder.feed(self._now_ns, body)
 
@@ -243,7 +250,7 @@ class Connection(asyncio.Protocol):
             self._finish(EndKind.CLIENT_STOP, self._now_ns, "", keep=False)
         elif exchange.received > MAX_RESPONSE_BYTES:
             exchange.forget()  # all of it: what is too much to hold is too much to hand over
-            self._finish(EndKind.MALFORMED, self._now_ns, f"response longer than {MAX_RESPONSE_BYTES} bytes", keep=False)
+            self._finish(self._owner.too_long, self._now_ns, f"response longer than {MAX_RESPONSE_BYTES} bytes", keep=False)
         elif exchange.headers_ns is None and self._head_bytes > MAX_HEAD_BYTES:
             self._finish(EndKind.MALFORMED, self._now_ns, f"response head longer than {MAX_HEAD_BYTES} bytes", keep=False)
 

@@ -72,6 +72,7 @@ class Engine:
         self.live: set[Exchange] = set()
         protocol = PROTOCOLS[plan.protocol]
         self.live_decoder: Callable[[bool], Decoder] = lambda stream: protocol.decoder(stream=stream)
+        self.too_long = EndKind.CLIENT_FAULT if protocol.cumulative else EndKind.MALFORMED
         self._payloads = payloads
         self._stop_after = [int(s) for s in plan.stop_after]
         self._agenda = Agenda(plan.arrival_ns.tolist(), plan.end_ns, plan.after, _listed(plan.think_ns))

@@ -73,10 +73,14 @@ class Ask:
 
 
 class Protocol_(Protocol):  # noqa: N801 - the word is taken by typing
-    """One wire protocol: where to post, how to encode, how to decode. Pure."""
+    """One wire protocol: where to post, how to encode, how to decode. Pure.
+
+    ``cumulative``: each event repeats all before it, so that an honest answer may be longer than anybody can hold.
+    """
 
     name: str
     path: str
+    cumulative: bool
 
     def encode(self, ask: Ask) -> bytes:
         """Body bytes of the request (JSON)."""

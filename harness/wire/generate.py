@@ -17,6 +17,7 @@ class GenerateProtocol:
 
     name = "generate"
     path = "/generate"
+    cumulative = True
 
     def encode(self, ask: Ask) -> bytes:
         """Encode a streaming request as JSON; the same ask gives the same bytes. UsageError for an empty prompt.

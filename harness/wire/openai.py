@@ -22,6 +22,7 @@ class OpenAIProtocol:
     name: str
     path: str
     prompt_fields: Callable[[Ask], dict[str, Any]]
+    cumulative: bool = False
 
     def encode(self, ask: Ask) -> bytes:
         """Encode a streaming request as JSON; the same ask gives the same bytes. UsageError for a prompt that the route cannot take."""

@@ -46,6 +46,7 @@ class Desk:
         self.idle = 0
         self.ends: list[tuple[EndKind, str]] = []
         self.live_decoder: Any = self._decoder
+        self.too_long = EndKind.MALFORMED
 
     def _decoder(self, stream: bool) -> Decoder:
         return StreamDecoder() if stream else BodyDecoder()

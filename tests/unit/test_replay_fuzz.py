@@ -137,6 +137,43 @@ def test_a_response_that_never_stops_ends_at_its_bound_and_is_let_go(monkeypatch
     assert (wire.closed, exchange.chunks, exchange.stamps) == (True, [], [])
 
 
+@pytest.mark.parametrize("rest", [b"0\r\n" + b"x: y\r\n" * 400, b"0\r\nx: " + b"y" * 1200, b"5;" + b"a" * 1200, b"1\r\nx\r\n" * 200])
+def test_what_frames_a_body_and_follows_it_counts_towards_the_bound_and_is_not_kept(rest: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trailers without end, a chunk's extension without end, and chunks of a byte each."""
+    monkeypatch.setattr(layer, "MAX_RESPONSE_BYTES", 1000)
+    desk, wire, connection, _ = sent()
+    for byte in CHUNKED + rest:
+        connection.data_received(bytes([byte]))
+        if desk.ends:
+            break
+    assert desk.ends == [(EndKind.MALFORMED, "response longer than 1000 bytes")]
+    assert (wire.closed, len(connection._headers)) == (True, 2)
+
+
+def test_a_route_that_repeats_itself_breaks_the_bound_by_our_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that keeps to the protocol of /generate must not be counted as failed because its answer is more than we hold."""
+    monkeypatch.setattr(layer, "MAX_RESPONSE_BYTES", 100)
+    desk, _, connection, _ = sent()
+    desk.too_long = EndKind.CLIENT_FAULT
+    connection.data_received(CHUNKED + chunk(TOKEN))
+    assert [kind for kind, _ in desk.ends] == [EndKind.CLIENT_FAULT]
+    assert [name for name, protocol in PROTOCOLS.items() if protocol.cumulative] == ["generate"]
+
+
+def test_a_connection_whose_close_waits_a_pass_is_given_to_nobody_and_reads_nothing() -> None:
+    """Under TLS: what a server said out of turn must neither be read as the answer to a later request nor end that one."""
+    later: list[Any] = []
+    desk, wire = Desk(), Wire()
+    connection = Connection(desk, None, later.append)  # type: ignore[arg-type]
+    connection.connection_made(wire)
+    assert not connection.stale()
+    connection.data_received(WHOLE)  # nobody asked
+    connection.data_received(WHOLE)
+    assert (connection.stale(), wire.closed, desk.ends, len(later)) == (True, False, [], 1)
+    later[0]()
+    assert wire.closed
+
+
 def test_a_flood_of_interim_answers_is_a_head_without_end() -> None:
     desk, wire, connection, _ = sent()
     for _ in range(layer.MAX_HEAD_BYTES // 2500 + 1):
