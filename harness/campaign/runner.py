@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from harness.campaign.agenda import Agenda, agenda_of
 from harness.campaign.fleet import refuse_mode
+from harness.campaign.kept import refuse_other_way
 from harness.campaign.preflight import check_kept, preflight
 from harness.campaign.replicate import Settings, execute, prepare
 from harness.campaign.servers import Keeper
@@ -43,11 +45,15 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How the runs of a campaign are made. ``opened`` holds for as long as runs are made what they share (a server, for one)."""
+    """How the runs of a campaign are made. ``opened`` holds for as long as runs are made what they share (a server, for one).
+
+    ``keeps`` raises when runs that are kept were made in another way than those that would be added.
+    """
 
     clock: Literal["real", "virtual"]
     opened: AbstractContextManager[CarryOut]
     say: Callable[[str], None]
+    keeps: Callable[[Iterable[Path]], None] = lambda _sealed: None
 
 
 def run_campaign(campaign: Campaign, settings: Settings) -> Done:
@@ -58,7 +64,8 @@ def run_campaign(campaign: Campaign, settings: Settings) -> Done:
     """
     refuse_mode(campaign, settings.sessions.mode)
     preflight(campaign, settings.search_path)
-    return run_all(campaign, settings.results, Way("real", _measuring(campaign, settings), settings.say))
+    keeps = partial(refuse_other_way, launches=settings.launches, mode=settings.sessions.mode)
+    return run_all(campaign, settings.results, Way("real", _measuring(campaign, settings), settings.say, keeps))
 
 
 @contextlib.contextmanager
@@ -88,8 +95,10 @@ def run_all(campaign: Campaign, results: Path, way: Way) -> Done:
         sealed = latest_sealed(folder)
         check_kept(list(sealed.values()))
         kept = len(sealed)
-        journal.append("campaign", digest=campaign.digest, planned=campaign.most_runs, kept=kept)
         agenda = agenda_of(campaign, sealed)
+        if agenda.next() is not None:
+            way.keeps(sealed.values())
+        journal.append("campaign", digest=campaign.digest, planned=campaign.most_runs, kept=kept)
         with way.opened as carry_out:
             while (run := agenda.next()) is not None:
                 attempt = Attempt.create(results, campaign.name, run.cell, run.replicate)

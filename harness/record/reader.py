@@ -87,8 +87,8 @@ def read_run(path: Path) -> RunRecord:
         raise HostError(Problem("record_missing", "exists=no: there is no attempt here", "give the folder of an attempt", str(path)))
     check_format(path)
     problems: list[Problem] = []
-    spec = _try(problems, lambda: _model(path / "spec.json", RunSpec))
-    coordinates = _try(problems, lambda: _model(path / "coordinates.json", RunCoordinates, _add_unknown))
+    spec = _try(problems, lambda: read_spec(path))
+    coordinates = _try(problems, lambda: read_coordinates(path))
     facts = _try(problems, lambda: _model(path / "facts.json", Facts))
     tables = {name: _try(problems, partial(read_table, path / f"{name}.parquet", schema)) for name, schema in _TABLES.items()}
     tables["requests"] = _try(problems, lambda: read_rows(path / _REQUESTS))
@@ -100,6 +100,16 @@ def read_run(path: Path) -> RunRecord:
     if unread:
         raise HostError(*unread)
     return RunRecord(path=path, spec=spec, coordinates=coordinates, facts=facts, observations=observations, seal=seal, **tables)
+
+
+def read_spec(path: Path) -> RunSpec:
+    """Read the description of one attempt and nothing else; HostError as ``read_run``."""
+    return _model(path / "spec.json", RunSpec)
+
+
+def read_coordinates(path: Path) -> RunCoordinates:
+    """Read the run coordinates of one attempt and nothing else; HostError as ``read_run``."""
+    return _model(path / "coordinates.json", RunCoordinates, _add_unknown)
 
 
 def find_attempts(campaign: Path) -> list[Path]:

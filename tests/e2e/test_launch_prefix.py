@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -226,6 +227,14 @@ def test_a_launch_is_a_coordinate_and_another_host_leaves_its_facts_unknown(tmp_
     assert ("server" in sampled["few@x1"], "server" in sampled["many@x1"]) == (True, False)
     files = [p for p in (tmp_path / "results").rglob("*") if p.is_file()]
     assert [p for p in files if b"not-a-real-key-77" in p.read_bytes()] == []
+    # What is left of a campaign is launched as the rest of it was, or not at all.
+    assert finish(tmp_path, env).returncode == 0, "nothing is left, so nothing differs"
+    shutil.rmtree(tmp_path / "results" / "m" / "few@x1")
+    other = finish(tmp_path, env, "--launch", "polite")
+    assert other.returncode == 2, other.stderr
+    assert "[launch_differs]" in other.stderr
+    assert "arm many was launched by `python" in other.stderr
+    assert "starting" not in other.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
