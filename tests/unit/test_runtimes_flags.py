@@ -88,11 +88,30 @@ def test_every_problem_is_reported_at_once() -> None:
     "args",
     [
         {"max_num_seqs": None}, {"max_num_seqs": [1, 2]}, {"scheduling_policy": "lifo"}, {"enable_chunked_prefill": "yes"},
-        {"compilation_config": "--host"}, {"lora_modules": ["ok", "-x"]},
+        {"compilation_config": "--host"}, {"lora_modules": ["ok", "-x"]}, {"lora_modules": []},
     ],
 )  # fmt: skip
 def test_wrong_values_are_refused(args: dict[str, Any]) -> None:
     assert codes(**args) == ["flag_value"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "os.system", "my_package.passes:Mine", "/etc/passwd", "~/x", "../x", "@config.yaml", "https://host/x", "tcp://10.0.0.1:1",
+        {"inductor_passes": {"a": "os.system"}}, {"x": [1, {"y": "/home/z"}]}, {"/home/key": 1}, '{"backend": "os.system"}', "{cut",
+    ],
+)  # fmt: skip
+def test_a_value_that_names_code_a_file_or_a_host_is_refused_wherever_it_hides(value: Any) -> None:
+    assert codes(compilation_config=value) == ["flag_value"]
+    assert codes(lora_modules=["ok", value]) == ["flag_value"]
+
+
+@pytest.mark.parametrize(
+    "value", ["auto", "0.5", "qwen2.5", "FLASH_ATTN", "16,32", "a/b", "0-3|4-7", {"mode": 3, "backend": "eager"}, '{"a": [1]}']
+)
+def test_a_value_that_only_tunes_passes(value: Any) -> None:
+    assert codes(compilation_config=value) == []
 
 
 @pytest.mark.parametrize("value", [-1, -0.5, "-1"])

@@ -13,7 +13,8 @@ import pytest
 from harness.errors import HostError, UsageError
 from harness.record.spec import Arm, ModelPin, ParallelismPin, Pins
 from harness.runtimes import environments, get_runtime, install
-from harness.runtimes.vllm import ALLOWED_ENV, RESERVED, VllmRuntime, server_env
+from harness.runtimes.vllm import ALLOWED_ENV, VllmRuntime, server_env
+from harness.runtimes.vllm_flags import reserved
 
 DUMP = [
     {"flags": ["--max-num-seqs"], "nargs": None, "choices": None},
@@ -164,7 +165,10 @@ def test_the_manifest_s_cache_size_wins_over_ours(ready: install.Environment) ->
 
 def test_nothing_that_names_a_file_or_code_is_a_manifest_s() -> None:
     assert not [n for n in ALLOWED_ENV if any(word in n for word in ("PATH", "PRELOAD", "PLUGIN", "TOKEN", "KEY", "URL"))]
-    assert {"trust-remote-code", "middleware", "api-key", "worker-cls"} <= RESERVED.keys()
+    kept = reserved(["grpc-port", "a-later-plugin", "data-parallel-address", "max-num-seqs", "block-size"])
+    assert {"trust-remote-code", "middleware", "api-key", "worker-cls", "model-class-overrides", "generation-config"} <= kept.keys()
+    assert {"grpc-port", "a-later-plugin", "data-parallel-address", "load-format", "enable-log-requests"} <= kept.keys()
+    assert not {"max-num-seqs", "block-size"} & kept.keys()
 
 
 def make_ready(name: str) -> None:
