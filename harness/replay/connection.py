@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
         self._finish(kind, time.monotonic_ns(), error, keep=False)
 
     def close(self) -> None:
-        """Close, dropping what was not written: at once, under TLS in the next loop pass; nobody gets it, and nothing is read, from now on."""
+        """Close, dropping what was not written: at once, under TLS in the next loop pass. Nobody gets it from now on, nothing is read."""
         self._shut = True
         self._drop_pieces()
         if self._transport is None:

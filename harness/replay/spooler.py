@@ -13,6 +13,7 @@ from typing import Any
 from harness.clock import NS_PER_S, Clock
 from harness.record.schema import REQUESTS, SAMPLES
 from harness.record.segments import SegmentWriter
+from harness.replay.echoes import hide, keys_of
 from harness.replay.frames import Frame, FrameReader, RawExchange
 from harness.replay.rows import exchange_row
 from harness.replay.shares import Share
@@ -68,6 +69,7 @@ class Books:
     def __init__(self, share: Share, requests: SegmentWriter, samples: SegmentWriter) -> None:
         self._protocol = PROTOCOLS[share.plan.protocol]
         self._ids, self._label = share.ids.tolist(), share.label
+        self._keys = keys_of(share.plan.headers)
         self._requests, self._samples = requests, samples
         self.rows = 0
 
@@ -75,7 +77,7 @@ class Books:
         """Append what came."""
         for frame in frames:
             if isinstance(frame, RawExchange):
-                row = exchange_row(frame, self._protocol)
+                row = hide(exchange_row(frame, self._protocol), self._keys)
                 self._requests.append([row | {"request_id": self._ids[frame.request_id]}])
                 self.rows += 1
             else:

@@ -9,7 +9,7 @@ import orjson
 from harness.wire.contract import Ask, Decoder
 from harness.wire.decode import BodyDecoder, StreamDecoder
 from harness.wire.openai import sendable_prompt
-from harness.wire.payload import Payload, Usage, count, read_error, short_error, status_of
+from harness.wire.payload import Payload, Usage, count, read_error, short_error, short_reason, status_of
 
 
 class GenerateProtocol:
@@ -91,10 +91,10 @@ class CumulativeReader:
 def _read_end(payload: Payload, reason: object) -> None:
     """``finish_reason`` is an object here, and an abort (a full queue, too long an input) comes as one inside a 200 stream."""
     if not isinstance(reason, dict):
-        payload.finish_reason = reason if isinstance(reason, str) else None
+        payload.finish_reason = short_reason(reason) if isinstance(reason, str) else None
         return
     kind = reason.get("type")
-    payload.finish_reason = kind if isinstance(kind, str) else None
+    payload.finish_reason = short_reason(kind) if isinstance(kind, str) else None
     if kind == "abort":
         message = reason.get("message")
         payload.aborted = short_error(f"abort: {message}" if isinstance(message, str) else "abort")

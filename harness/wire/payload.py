@@ -12,6 +12,9 @@ from typing import Any
 
 MAX_ERROR_CHARS = 200
 
+MAX_REASON_CHARS = 40
+"""Finish reasons are words; whatever is longer is something else, which the record would keep as often as there are requests."""
+
 _TEXT_KEYS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
 """Where a chat delta or message carries generated text: vLLM says ``reasoning``, SGLang ``reasoning_content``."""
 
@@ -20,6 +23,9 @@ _BROKEN_OFF = frozenset({"abort", "error"})
 
 _ECHO = re.compile(r"""(['"`])input\1\s*:.*|\[[^\]]{40,}\]?|(['"`]).{40,}?\2""", re.DOTALL)
 """Places where a validation error repeats what it was sent: pydantic's ``'input': ...``, id lists, long quotations."""
+
+_CUT_ECHO = re.compile(_ECHO.pattern + r"""|(['"`]).{40,}""", re.DOTALL)
+"""The same in a text whose end was not looked at: there a quotation need not end."""
 
 
 @dataclass(slots=True)
@@ -87,7 +93,7 @@ def _read_choice(payload: Payload, choice: dict[str, Any]) -> None:
     payload.has_role |= any(bool(part.get("role")) for part in _parts(choice))
     reason = choice.get("finish_reason")
     if isinstance(reason, str):
-        payload.finish_reason = reason
+        payload.finish_reason = short_reason(reason)
         if reason in _BROKEN_OFF:
             payload.aborted = f"finish_reason: {reason}"
 
@@ -135,8 +141,15 @@ def status_of(code: object) -> int | None:
     return number if number is not None and number < 2**15 else None
 
 
+def short_reason(reason: str) -> str:
+    """A finish reason, cut short."""
+    return reason if len(reason) <= MAX_REASON_CHARS else reason[: MAX_REASON_CHARS - 1] + "…"
+
+
 def short_error(text: str) -> str:
     """One line, cut short, with whatever may be an echo of the prompt taken out (records hold no prompts)."""
-    flat = _ECHO.sub("[cut]", " ".join(text[: 20 * MAX_ERROR_CHARS].split()))
+    looked = text[: 20 * MAX_ERROR_CHARS]
+    echo = _ECHO if len(looked) == len(text) else _CUT_ECHO
+    flat = echo.sub("[cut]", " ".join(looked.split()))
     safe = flat.encode("utf-8", "replace").decode("utf-8")
     return safe if len(safe) <= MAX_ERROR_CHARS else safe[: MAX_ERROR_CHARS - 1] + "…"

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.record.schema import EventKind as K
+from harness.wire import PROTOCOLS
 from harness.wire.contract import Decoded
 from harness.wire.decode import UNKNOWN_TOKENS, BodyDecoder, StreamDecoder
 from harness.wire.payload import short_error
@@ -202,6 +203,14 @@ def test_an_error_never_repeats_the_prompt() -> None:
     assert "1234" not in short_error(f"ids {[1234] * 40} out of range")
     assert "patient" not in short_error(f'cannot parse "{prompt_text}" as JSON')
     assert len(short_error("x " * 1000)) <= 200
+    assert short_error(f'cannot parse "{prompt_text * 100}" as JSON') == "cannot parse [cut]"  # the quotation ends where nobody looked
+
+
+@pytest.mark.parametrize("value", [choice("a", [1], reason="x" * 1000), {"output_ids": [1], "meta_info": {"finish_reason": "x" * 1000}}])
+def test_a_reason_that_is_no_word_is_cut_short(value: dict[str, Any]) -> None:
+    decoder = PROTOCOLS["generate" if "meta_info" in value else "completions"].decoder(stream=True)
+    decoder.feed(1, event(value) + DONE)
+    assert decoder.finish().finish_reason == "x" * 39 + "…"
 
 
 KEYS = st.sampled_from(["choices", "delta", "message", "usage", "error", "code", "token_ids", "completion_tokens", "text", "object"])
