@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 
+SIMULATED_OWNER = "trigpoint"
+"""``owned_by`` of the models that our own servers list: who attaches to one through a router that hides its other pages still knows it."""
+
 
 class EventKind(IntEnum):
     """What one server-sent event (or one non-stream body) carried."""

@@ -18,6 +18,9 @@ OF_A_GPU = ("hardware.driver", "hardware.gpu_settings")
 SPLITS = {f"parallelism.{axis}": f"server.{axis}_parallel" for axis in ("tensor", "pipeline", "data", "expert")}
 """Degrees of parallelism and the facts that state them."""
 
+BY_ROLE = "servers are counted by role"
+UNCOUNTED = "attached endpoint: nobody counted how many servers answer behind it"
+
 UNSAID = {
     "runtime.name": "it does not say what serves",
     "runtime.args": "somebody else started it",
@@ -31,7 +34,20 @@ def unseen(spec: RunSpec, facts: Mapping[str, Fact]) -> dict[str, Coordinate]:
         return {}
     sources = dict.fromkeys(UNSAID, "") | {"runtime.name": "server.engine"} | SPLITS
     reasons = UNSAID | dict.fromkeys(SPLITS, "it does not say how it is split")
-    return {name: _seen(facts.get(fact), f"attached endpoint: {reasons[name]}") for name, fact in sources.items()}
+    found = {name: _seen(facts.get(fact), f"attached endpoint: {reasons[name]}") for name, fact in sources.items()}
+    return found | _behind(spec.pins, facts)
+
+
+def _behind(pins: Pins, facts: Mapping[str, Fact]) -> dict[str, Coordinate]:
+    """Servers behind the address, as they were counted: a pin says how many there should be, and nothing of how many there are."""
+    roles, replicas = facts.get("server.roles"), _seen(facts.get("server.replicas"), UNCOUNTED)
+    split = pins.parallelism.disaggregation
+    if split is None:
+        apart: Coordinate = Known(value="none", source="declared") if isinstance(replicas, Known) else Unknown(reason=UNCOUNTED)
+        return {"parallelism.replicas": replicas, "parallelism.disaggregation": apart}
+    counted = roles is not None and isinstance(roles.value, Mapping)
+    apart = Known(value={**roles.value, "connector": split.connector}) if roles is not None and counted else Unknown(reason=UNCOUNTED)
+    return {"parallelism.replicas": NotApplicable(reason=BY_ROLE), "parallelism.disaggregation": apart}
 
 
 def _seen(fact: Fact | None, reason: str) -> Coordinate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.campaign.attached import ATTACHED, unseen, vouched
+from harness.campaign.attached import BY_ROLE, unseen, vouched
 from harness.record.coordinates import RUN_COORDINATES, Coordinate, Known, NotApplicable, RunCoordinates, Unknown
 from harness.record.facts import Fact, Facts
 from harness.record.spec import RunSpec, WorkloadSpec
@@ -62,15 +62,12 @@ def _declared(spec: RunSpec) -> dict[str, Coordinate]:
 
 
 def _placement(spec: RunSpec) -> dict[str, Coordinate]:
-    """One server, or as many as are pinned; of somebody else's address nobody knows how many answer behind it until it is said."""
+    """One server, or the role that it was started in; ``unseen`` has the last word about somebody else's address."""
     replicas, roles = spec.pins.parallelism.replicas, spec.pins.parallelism.disaggregation
     if roles is not None:
         apart = {"parallelism.disaggregation": _say(roles.model_dump())}
-        return {"parallelism.replicas": NotApplicable(reason="servers are counted by role"), **apart}
-    if replicas is not None or spec.arm.runtime != ATTACHED:
-        return {"parallelism.replicas": _say(replicas or 1), "parallelism.disaggregation": _say("none")}
-    reason = "attached endpoint: how many servers answer behind it is neither pinned nor attested"
-    return dict.fromkeys(("parallelism.replicas", "parallelism.disaggregation"), Unknown(reason=reason))
+        return {"parallelism.replicas": NotApplicable(reason=BY_ROLE), **apart}
+    return {"parallelism.replicas": _say(replicas or 1), "parallelism.disaggregation": _say("none")}
 
 
 def _loop(workload: WorkloadSpec) -> str:

@@ -22,8 +22,8 @@ from harness.runtimes.process import ServerProcess
 DIRECT = "direct"
 """The coordinate of a server that our own command line started, without a prefix."""
 
-ATTACHED = "attached"
-"""The coordinate of a server that somebody else started."""
+ATTACHED = Fact(reason="attached endpoint: somebody else started it", source="endpoint")
+"""One may run behind ``numactl`` and the other may not: two of them are not alike in how they were launched until their users say so."""
 
 GONE_S = 5.0
 """A stopped container's port is free within a second; its proxy may linger for some."""
@@ -141,7 +141,7 @@ def refuse_left(launch: Launch, port: int, clock: Clock) -> None:
 def launched_facts(facts: Mapping[str, Fact], launch: Launch | None, *, managed: bool) -> dict[str, Fact]:
     """``facts`` of host and server as far as they hold for a server that was launched so, and how it was: ``server.launch``."""
     if launch is None:
-        return {**facts, "server.launch": Fact(value=DIRECT if managed else ATTACHED, source="command line")}
+        return {**facts, "server.launch": Fact(value=DIRECT, source="command line") if managed else ATTACHED}
     shown = dict(facts)
     elsewhere = [name for name in facts if name.startswith("host.")] if launch.where == "other-host" else []
     of_files = [] if launch.same_files else [name for name in _OF_FILES if name in facts]

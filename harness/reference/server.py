@@ -44,6 +44,7 @@ from harness.reference.prefix import PrefixStore, chain_of
 from harness.reference.registry import make_policy
 from harness.reference.replies import Reply, error_event
 from harness.reference.tokens import VOCAB_SIZE, Truth, model_digest, natural_length, tokenizer_digest
+from harness.vocabulary import SIMULATED_OWNER
 
 _TEXT_PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -232,7 +233,7 @@ def packages_digest() -> str:
 
 
 def _models(args: argparse.Namespace) -> dict[str, Any]:
-    card = {"id": args.model, "object": "model", "owned_by": "trigpoint", "created": 0, "max_model_len": args.max_model_len}
+    card = {"id": args.model, "object": "model", "owned_by": SIMULATED_OWNER, "created": 0, "max_model_len": args.max_model_len}
     return {"object": "list", "data": [card]}
 
 

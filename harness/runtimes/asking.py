@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 import socket
 import ssl
 import time
@@ -20,7 +21,7 @@ MAX_BODY = 16 << 20
 
 
 PATIENCE = 3
-"""A page takes one socket wait, or a few when it is large; a server that drips bytes must not hold up a run for ever."""
+"""A page takes one socket wait, or a few when it is large; a server that drips bytes, of a head or a body, must not hold up a run for ever."""
 
 _CHUNK = 1 << 16
 
@@ -67,7 +68,7 @@ def ask(
 ) -> Reply | None:
     """GET ``base_url + path``, or POST ``post`` as JSON (bytes are JSON already); None when nothing answered in time.
 
-    ``timeout_s`` is for each socket wait; a body that drips in for more than ``PATIENCE`` times as long is no answer either.
+    ``timeout_s`` is for each socket wait; what drips in for more than ``PATIENCE`` times as long is no answer either.
     """
     tls, host, port, prefix = split_url(base_url)
     connection: http.client.HTTPConnection
@@ -79,8 +80,8 @@ def ask(
     body = post if post is None or isinstance(post, bytes) else orjson.dumps(post)
     try:
         connection.request("GET" if post is None else "POST", prefix + path, body, {**kind, **(headers or {})})
-        answer = connection.getresponse()
-        said = _read(answer, time.monotonic() + PATIENCE * timeout_s)
+        answer = _begun(connection.sock, timeout_s)
+        said = _read(answer)
     except (OSError, http.client.HTTPException):
         return None
     finally:
@@ -105,12 +106,43 @@ def distrust(base_url: str, timeout_s: float = 2.0) -> str | None:
         return None
 
 
-def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes | None:
-    """Return the body, None when it is longer than MAX_BODY or not there by ``deadline`` (s, monotonic)."""
+class _Patient(io.RawIOBase):
+    """The read end of a socket, with one deadline for all waits together besides that of each; TimeoutError."""
+
+    def __init__(self, sock: socket.socket, timeout_s: float) -> None:
+        self._sock, self._raw = sock, sock.makefile("rb", buffering=0)
+        self._timeout_s, self._deadline = timeout_s, time.monotonic() + PATIENCE * timeout_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(min(self._timeout_s, left))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _begun(sock: socket.socket, timeout_s: float) -> http.client.HTTPResponse:
+    """The answer on ``sock``, its head read; raises what http.client and sockets do."""
+    answer = http.client.HTTPResponse(sock)
+    answer.fp.close()
+    answer.fp = io.BufferedReader(_Patient(sock, timeout_s))
+    answer.begin()
+    return answer
+
+
+def _read(answer: http.client.HTTPResponse) -> bytes | None:
+    """Return the body, None when it is longer than MAX_BODY."""
     body = bytearray()
     while part := answer.read1(_CHUNK):
         body += part
-        if len(body) > MAX_BODY or time.monotonic() > deadline:
+        if len(body) > MAX_BODY:
             return None
     if answer.length:  # closed before the length that it stated
         return None
@@ -127,7 +159,7 @@ def served_models(base_url: str, headers: Mapping[str, str] | None = None) -> li
     """Entries of GET /v1/models, [] when there is no such list."""
     page = ask_json(base_url, "/v1/models", headers=headers)
     data = page.get("data") if isinstance(page, dict) else None
-    return [m for m in data if isinstance(m, dict) and "id" in m] if isinstance(data, list) else []
+    return [m for m in data if isinstance(m, dict) and isinstance(m.get("id"), str)] if isinstance(data, list) else []
 
 
 def _without_userinfo(url: str) -> str:

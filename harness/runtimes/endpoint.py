@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from harness.runtimes.sglang import SglangRuntime
 from harness.runtimes.sglang_facts import stated_facts
 from harness.runtimes.vllm import VllmRuntime
 from harness.system import Arm, EvidenceClass, Fact, Pins
+from harness.vocabulary import SIMULATED_OWNER
 
 UNSEEN = "attached endpoint: it does not say, and its host cannot be seen from here"
 MAPS: Mapping[str, Sequence[MetricRule]] = {r.name: r.metrics for r in (VllmRuntime, SglangRuntime, ReferenceRuntime)}
@@ -31,8 +32,8 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 class EndpointRuntime:
     """The adapter for ``base_url`` of an arm. Whatever it cannot learn stays unknown until the user attests it.
 
-    A reference server and SGLang say of themselves what they are: all that they state is taken. With it comes the reference server's class,
-    so that an endpoint makes no measured system of a simulated one.
+    A reference server and SGLang say of themselves what they are: all that they state is taken. A server of our own, behind the address or
+    behind its router, is known by the list of its models too: an endpoint makes no measured system of a simulated one.
     """
 
     name = "endpoint"
@@ -113,12 +114,30 @@ class EndpointRuntime:
             **reference_facts(page),
             **stated_facts(page, arm, pins),
             "server.health": known(health.status if health else None, "GET /health", "no answer"),
+            **_simulated(arm, [*listed.values(), *_behind(arm)]),
         }
 
     def flush(self, base_url: str) -> bool | None:
         """None: what others' requests left in somebody else's cache is not ours to throw away."""
         del base_url
         return None
+
+
+def _behind(arm: Arm) -> Iterator[Mapping[str, Any]]:
+    """Models that the servers behind the address list."""
+    for url in (member for urls in arm.members.values() for member in urls):
+        yield from served_models(url, authorisation(url))
+
+
+def _simulated(arm: Arm, listed: Iterable[Mapping[str, Any]]) -> dict[str, Fact]:
+    """The class of an endpoint that is a server of our own, by what it lists or by what its user says that it is; {} otherwise."""
+    if any(model.get("owned_by") == SIMULATED_OWNER for model in listed):
+        source = "GET /v1/models"
+    elif ReferenceRuntime.name in (arm.metrics, arm.attested.get("runtime.name")):
+        source = "the arm says so"
+    else:
+        return {}
+    return {"server.evidence_class": Fact(value="synthetic", source=source)}
 
 
 def _length(entry: Mapping[str, Any], arm: Arm, base_url: str) -> int:

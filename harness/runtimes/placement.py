@@ -65,14 +65,16 @@ def _several(arm: Arm, split: Disaggregation | None, replicas: int | None) -> li
 
 
 def member_facts(arm: Arm, pins: Pins, headers: Callable[[str], Mapping[str, str]]) -> dict[str, Fact]:
-    """Ask every server behind an endpoint whether it lists the pinned model; {} when none was named.
+    """Ask every server behind an endpoint whether it lists the pinned model.
 
     ``headers``: authorisation by address. Facts: ``server.replicas`` (int) or ``server.roles`` ({prefill, decode}); null as long as one of
-    them does not answer, since a router may then have fewer behind it than are claimed. That each address leads to another server is the
-    user's word.
+    the named servers does not answer, since a router may then have fewer behind it than are claimed, and where one is pinned and no server
+    is named. That each address leads to another server is the user's word.
     """
+    split = pins.parallelism
     if not arm.members:
-        return {}
+        pinned = {"server.replicas": split.replicas, "server.roles": split.disaggregation}
+        return {name: Fact(reason="no server behind the address is named", source="members") for name, n in pinned.items() if n is not None}
     silent = [url for urls in arm.members.values() for url in urls if not _serves(url, pins.model.id, headers(url))]
     name = "server.replicas" if "replicas" in arm.members else "server.roles"
     if silent:

@@ -28,6 +28,7 @@ import orjson
 from harness.alarm import Alarm
 from harness.clock import NS_PER_MS
 from harness.runtimes.truth_plan import MAX_TOKENS, Timing, read_ask
+from harness.vocabulary import SIMULATED_OWNER
 
 MODEL = "truth"
 TOKEN = 97
@@ -169,7 +170,8 @@ class Server:
     def handle(self, client: Client, method: bytes, path: bytes, body: bytes) -> None:
         """Answer one request."""
         if method == b"GET" and path in {b"/health", b"/v1/models"}:
-            models = {"object": "list", "data": [{"id": MODEL, "object": "model", "max_model_len": MAX_TOKENS}]}
+            card = {"id": MODEL, "object": "model", "owned_by": SIMULATED_OWNER, "max_model_len": MAX_TOKENS}
+            models = {"object": "list", "data": [card]}
             self._send(client, _whole(b"200 OK", b"{}" if path == b"/health" else orjson.dumps(models)))
         elif method == b"POST" and path == b"/v1/completions":
             self._open(client, body)

@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 
 from analysis.model import Verdict
+from harness.campaign.attached import evidence_class
 from harness.cli.sides import analyze_campaign
 from harness.record.coordinates import Known
 from harness.record.reader import latest_sealed, read_run
+from harness.runtimes.asking import served_models
+from harness.runtimes.endpoint import EndpointRuntime
 from harness.runtimes.reference import ReferenceRuntime
+from harness.runtimes.truth import TruthRuntime
 from harness.system import Arm, ModelPin, Pins
+from harness.vocabulary import SIMULATED_OWNER
 from tests.e2e.test_campaign import ROOT, TRACES, command
 from tests.e2e.test_reference_server import running
 from tests.e2e.test_workload_campaigns import QUICKSTART, manifest
@@ -29,8 +34,8 @@ WAIVED = (
 
 PINS = Pins(model=ModelPin(id="simulated", dtype="float32"))
 VOUCHED = (
-    "hardware.gpu: none, hardware.gpu_count: 0, hardware.host: rack-7, runtime.env: none, parallelism.replicas: 1, "
-    "parallelism.disaggregation: none"
+    "hardware.gpu: none, hardware.gpu_count: 0, hardware.host: rack-7, runtime.env: none, runtime.launch: direct, "
+    "parallelism.replicas: 1, parallelism.disaggregation: none"
 )
 
 
@@ -98,6 +103,17 @@ def test_what_is_attested_is_matched_ranked_and_printed_and_stays_synthetic(tmp_
     page = (folder / "report" / "report.md").read_text(encoding="utf-8")
     for words in ("Pins against facts", "attested", "environment", "By consequence of what the arms declare"):
         assert words in page
+
+
+@pytest.mark.parametrize(("runtime", "model"), [(ReferenceRuntime(), "simulated"), (TruthRuntime(), "truth")])
+def test_our_own_servers_are_synthetic_by_their_list_of_models_alone(
+    tmp_path: Path, runtime: ReferenceRuntime | TruthRuntime, model: str
+) -> None:
+    pins = Pins(model=ModelPin(id=model, dtype="float32"))
+    with running(runtime, Arm(name="x", runtime=runtime.name), pins, tmp_path) as (url, _):
+        assert {card["owned_by"] for card in served_models(url)} == {SIMULATED_OWNER}
+        facts = EndpointRuntime("vllm").facts(Arm(name="x", runtime="endpoint", base_url=url, metrics="vllm"), pins, url, None)
+        assert evidence_class("measured", facts) == "synthetic"
 
 
 @pytest.mark.parametrize(

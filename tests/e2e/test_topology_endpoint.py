@@ -81,6 +81,4 @@ def test_a_server_that_is_claimed_and_silent_leaves_the_count_unknown(tmp_path: 
 def test_nobody_says_how_many_servers_answer_behind_an_endpoint(tmp_path: Path, urls: tuple[str, str]) -> None:
     record = measured(tmp_path, f"{{runtime: endpoint, url: '{urls[0]}'}}", "{tensor: 1}")
     assert isinstance(record.coordinates.coordinates["parallelism.replicas"], Unknown)
-    launched = record.coordinates.coordinates["runtime.launch"]
-    assert isinstance(launched, Known)
-    assert launched.value == "attached"
+    assert isinstance(record.coordinates.coordinates["runtime.launch"], Unknown)

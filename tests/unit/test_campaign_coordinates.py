@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from harness.campaign.attached import evidence_class
+from harness.campaign.attached import evidence_class, held_pins
 from harness.campaign.coordinates import OBSERVED, build_coordinates
+from harness.campaign.launching import launched_facts
 from harness.record.coordinates import RUN_COORDINATES, Coordinate, Known, NotApplicable, Unknown
 from harness.record.facts import Fact
-from harness.record.spec import Arm, LoadPoint, TraceRef
+from harness.record.spec import Arm, LoadPoint, ModelPin, ParallelismPin, Pins, TraceRef
+from harness.runtimes.placement import member_facts
+from harness.system import Disaggregation
 from tests.builders import make_facts, make_spec, make_workload
 
 
@@ -96,7 +101,7 @@ def attached(arm: Arm = ENDPOINT, **facts: Fact) -> dict[str, Coordinate]:
 
 def test_nothing_is_declared_of_a_server_that_somebody_else_started() -> None:
     found = attached()
-    for name in ("runtime.name", "runtime.env", "parallelism.tensor", "parallelism.expert", "parallelism.replicas"):
+    for name in ("runtime.name", "runtime.env", "runtime.launch", "parallelism.tensor", "parallelism.expert", "parallelism.replicas"):
         assert isinstance(found[name], Unknown), name
     assert found["runtime.args"] == Known(value="--max-num-seqs 8", source="attested")
     assert isinstance(found["hardware.driver"], NotApplicable)
@@ -108,6 +113,55 @@ def test_what_such_a_server_says_of_itself_is_observed_whatever_is_attested() ->
     found = attached(arm, server__engine=Fact(value="reference"), server__tensor_parallel=Fact(value=1))
     assert found["runtime.name"] == Known(value="reference", source="observed")
     assert found["parallelism.tensor"] == Known(value=1, source="observed")
+
+
+BEHIND = {
+    "one": ParallelismPin(replicas=1), "two": ParallelismPin(replicas=2),
+    "apart": ParallelismPin(disaggregation=Disaggregation(prefill=1, decode=2, connector="nixl")),
+}  # fmt: skip
+
+
+def behind(split: str, attest: dict[str, Any], **facts: Fact) -> tuple[dict[str, Coordinate], dict[str, str]]:
+    """Coordinates of the servers behind an endpoint, and the results of its pins."""
+    arm, pins = ENDPOINT.model_copy(update={"attested": attest}), Pins(model=ModelPin(id="m", dtype="x"), parallelism=BEHIND[split])
+    before = member_facts(arm, pins, lambda _url: {}) | {name.replace("__", "."): fact for name, fact in facts.items()}
+    found = build_coordinates(make_spec(arm=arm, pins=pins), make_facts(before=before)).coordinates
+    return found, {p.pin: p.result for p in held_pins(pins, arm, before, OBSERVED)}
+
+
+@pytest.mark.parametrize(("split", "name"), [("one", "replicas"), ("two", "replicas"), ("apart", "disaggregation")])
+def test_a_pinned_number_of_servers_behind_an_endpoint_is_no_knowledge_of_it(split: str, name: str) -> None:
+    found, pins = behind(split, {})
+    assert isinstance(found[f"parallelism.{name}"], Unknown)
+    assert pins[f"parallelism.{name}"] == "unknown"
+
+
+@pytest.mark.parametrize(("split", "count"), [("one", 1), ("two", 2)])
+def test_servers_that_a_user_counted_are_attested_though_they_are_pinned(split: str, count: int) -> None:
+    found, pins = behind(split, {"parallelism.replicas": count, "parallelism.disaggregation": "none"})
+    assert found["parallelism.replicas"] == Known(value=count, source="attested")
+    assert found["parallelism.disaggregation"] == Known(value="none", source="attested")
+    assert pins["parallelism.replicas"] == "matched"
+    assert behind(split, {"parallelism.replicas": 3})[1]["parallelism.replicas"] == "mismatched"
+
+
+def test_servers_that_were_asked_are_observed_whatever_is_pinned() -> None:
+    found, pins = behind("two", {}, server__replicas=Fact(value=3))
+    assert found["parallelism.replicas"] == Known(value=3)
+    assert pins["parallelism.replicas"] == "mismatched"
+    found, pins = behind("apart", {}, server__roles=Fact(value={"prefill": 1, "decode": 2}))
+    assert found["parallelism.disaggregation"] == Known(value={"prefill": 1, "decode": 2, "connector": "nixl"})
+    assert isinstance(found["parallelism.replicas"], NotApplicable)
+    assert pins["parallelism.disaggregation"] == "matched"
+
+
+def test_how_a_server_was_launched_is_not_known_of_one_that_somebody_else_started() -> None:
+    facts = launched_facts({}, None, managed=False)
+    said = ENDPOINT.model_copy(update={"attested": {"runtime.launch": "numactl"}})
+    found = build_coordinates(make_spec(arm=said), make_facts(before=facts)).coordinates["runtime.launch"]
+    assert found == Known(value="numactl", source="attested")
+    assert isinstance(build_coordinates(make_spec(arm=ENDPOINT), make_facts(before=facts)).coordinates["runtime.launch"], Unknown)
+    assert [p for p in held_pins(make_spec().pins, said, facts, OBSERVED) if p.pin == "runtime.launch"] == []
 
 
 @pytest.mark.parametrize(("said", "sealed"), [("synthetic", "synthetic"), ("measured", "measured"), (None, "measured")])

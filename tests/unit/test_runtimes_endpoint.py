@@ -264,3 +264,35 @@ def test_what_sglang_states_of_itself_is_taken_and_what_it_leaves_open_stays_unk
     del info["tp_size"]
     site.pages["/server_info"] = (200, json.dumps(info).encode())
     assert EndpointRuntime("sglang").facts(arm(), PINS, url(site), None)["server.dtype"].value is None
+
+
+ROUTED = {"metrics": "vllm"}
+"""A reference server can print its counters under another engine's names."""
+
+
+@pytest.mark.parametrize(
+    ("own", "behind", "said", "simulated"),
+    [
+        ({}, {}, {}, False),
+        ({"owned_by": "vllm"}, {"owned_by": "sglang"}, ROUTED | {"attested": {"runtime.name": "vllm"}}, False),
+        ({"owned_by": "trigpoint"}, {}, ROUTED, True),
+        ({"owned_by": "somebody"}, {"owned_by": "trigpoint"}, ROUTED, True),
+        ({}, {}, {"metrics": "reference"}, True),
+        ({}, {}, {"attested": {"runtime.name": "reference"}}, True),
+    ],
+)
+def test_a_simulated_server_is_known_behind_a_router_that_hides_its_pages(
+    site: Site, own: dict[str, Any], behind: dict[str, Any], said: dict[str, Any], *, simulated: bool
+) -> None:
+    site.pages = {"/v1/models": models(max_model_len=8, **own), "/member/v1/models": models(**behind)}
+    facts = EndpointRuntime().facts(arm(members={"replicas": (f"{url(site)}/member",)}, **said), PINS, url(site), None)
+    stated = facts.get("server.evidence_class")
+    assert (stated is not None and stated.value == "synthetic") is simulated
+
+
+@pytest.mark.parametrize("name", [[], {}, None, 3])
+def test_a_model_whose_name_is_no_text_is_no_model(site: Site, name: Any) -> None:
+    site.pages = {"/v1/models": (200, json.dumps({"data": [{"id": name}]}).encode())}
+    runtime = EndpointRuntime()
+    assert not runtime.ready(url(site))
+    assert runtime.facts(arm(), PINS, url(site), None)["model.id"].value is None
