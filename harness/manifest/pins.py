@@ -35,7 +35,10 @@ def stated(arm: Arm, pins: Pins) -> dict[str, Any]:
     }
     if arm.without_clients:  # the schedule follows from it, and with it its digest
         own |= {"workload.transforms": sorted(arm.without_clients), "workload.digests": sorted(arm.without_clients)}
-    return own | pin_coordinates(merge_pins(pins, arm.pins)) | {k: v for k, v in arm.attest.items() if v is not None}
+    pinned = pin_coordinates(merge_pins(pins, arm.pins))
+    if pinned["parallelism.disaggregation"] is not None:  # whose servers are counted by role
+        pinned["parallelism.replicas"] = "by role"
+    return own | pinned | arm.attest
 
 
 def declared(arms: dict[str, Arm], pins: Pins) -> dict[str, tuple[str, ...]]:

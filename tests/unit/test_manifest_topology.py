@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.manifest import Campaign, expand, parse_manifest
-from harness.manifest.schema import Disaggregation, Members, ParallelismPin
+from harness.manifest.pins import declared
+from harness.manifest.schema import Arm, Disaggregation, Members, ParallelismPin, Pins
 from harness.record.coordinates import RUN_COORDINATES
 
 BASE: dict[str, Any] = {
@@ -70,6 +71,18 @@ def test_an_arm_may_override_placement_and_declares_it() -> None:
     )
     runs = {run.arm.name: run for run in expand(parse_manifest(text, "m.yaml", known_gates=frozenset())).runs}
     assert {"parallelism.replicas", "parallelism.disaggregation"} <= set(runs["split"].arm.declared)
+
+
+def test_a_split_declares_that_servers_are_counted_by_role() -> None:
+    arms = {
+        "whole": Arm.model_validate({"runtime": "vllm", "version": "1"}),
+        "apart": Arm.model_validate(
+            {"runtime": "endpoint", "url": "http://r:1", "pins": {"parallelism": {"disaggregation": {"prefill": 1, "decode": 1}}}}
+        ),
+    }
+    names = declared(arms, Pins.model_validate({"model": {"id": "m", "dtype": "x"}}))
+    assert {"parallelism.replicas", "parallelism.disaggregation"} <= {*names["apart"], *names["whole"]}
+    assert "parallelism.tensor" not in {*names["apart"], *names["whole"]}
 
 
 def test_a_manifest_without_placement_keeps_the_digest_it_had() -> None:
