@@ -56,9 +56,9 @@ def _key(value: Any) -> bytes:
 def merge_runs(runs: Sequence[tuple[int, RunCoordinates]]) -> dict[str, Coordinate]:
     """Merge run coordinates of one cell; ``runs`` pairs a replicate index with its sealed coordinates.
 
-    A coordinate that is unknown in any replicate is unknown. One whose value changes between replicates is unknown too, with both values in
-    the reason, unless it is planned to change (collected by replicate) or is settled at each start (``VARYING``: the list of distinct
-    values).
+    A coordinate that is unknown in any replicate is unknown, and one that somebody had to vouch for in any is attested. One whose value
+    changes between replicates is unknown too, with both values in the reason, unless it is planned to change (collected by replicate) or is
+    settled at each start (``VARYING``: the list of distinct values).
     """
     return {name: _merge_one(name, [(i, c.coordinates[name]) for i, c in runs]) for name in RUN_COORDINATES}
 
@@ -74,7 +74,7 @@ def _merge_one(name: str, items: Sequence[tuple[int, Coordinate]]) -> Coordinate
     first = items[0][1]
     distinct = {_key(c.model_dump(exclude={"source", "reason"})): c for _, c in items}
     if len(distinct) == 1:
-        return first
+        return next((c for _, c in items if isinstance(c, Known) and c.source == "attested"), first)
     values = [_value(c) for c in distinct.values()]
     if name in VARYING:
         return Known(value=sorted(values, key=_key), source="observed")

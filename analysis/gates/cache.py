@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from analysis.gates.registry import CellContext, Finding, RunContext, attempt, combine, gate, judge, number, passed
@@ -30,10 +32,12 @@ OBSERVATION = "cache_prepared"
     threshold="No tolerance on what was done. cold: before every replicate the cache was emptied, is off, or was that of a process that "
     "had served no replicate; and on one that was not emptied the server's prompt counter before the run, where there is one, is at "
     "most max(128 tokens, 5% of the run's input). warm: the same, and then every prompt of the schedule was sent once and answered; its "
-    "tokens are taken off the counter. as_trace: nothing was emptied, and replicates of one server start met one process. An attached "
-    "endpoint is nobody's to empty, so for cold and warm its counter alone can show that nothing was served before.",
+    "tokens are taken off the counter. as_trace: nothing was emptied, and replicates of one server start met one process, each after "
+    "those before it. An attached endpoint is nobody's to empty or to start, so its counter alone can show that nothing was served before "
+    "(cold, warm), or that it lived on between replicates of one start (as_trace).",
     remedy="Declare as many server starts as replicates, or a runtime that can flush its cache between them; on an endpoint declare cache: "
-    "as_trace, or have it restarted before every replicate.",
+    "as_trace, or have it restarted before every replicate. as_trace after a resume: a lost replicate takes the cache of its server start "
+    "with it, so delete the attempts of all replicates of that start and run again.",
 )
 def cache_state(context: CellContext) -> Finding:
     """What the cache held before each replicate is what the manifest says."""
@@ -107,11 +111,42 @@ def _one_process(runs: list[RunContext]) -> Iterable[Finding]:
     """as_trace: nothing was emptied, and what shares a server start shared a process."""
     for r in runs:
         yield attempt(_kept, r)
-    processes: dict[int, set[Any]] = {}
-    for r in runs:
-        processes.setdefault(r.record.spec.server_start, set()).add(prepared(r.record).get("process"))
-    more = sum(len(pids) - 1 for pids in processes.values())
+    by_start: dict[int, list[RunContext]] = {}
+    for r in sorted(runs, key=lambda r: r.record.spec.replicate):
+        by_start.setdefault(r.record.spec.server_start, []).append(r)
+    following = [pair for group in by_start.values() for pair in pairwise(group)]
+    if runs[0].record.spec.arm.runtime == "endpoint":
+        yield from (attempt(partial(_lived_on, a), b) for a, b in following)
+        return
+    more = sum(_restarted(a, b) for a, b in following)
     yield judge(more == 0, f"as_trace: {more} restarts within a server start", restarts=number(more, 0, "restarts"))
+
+
+def _restarted(before: RunContext, after: RunContext) -> bool:
+    """Whether the later replicate met another process: by its number, which may come again, and by what the process had served."""
+    one, two = prepared(before.record), prepared(after.record)
+    fell = two.get("served_before", 1) <= one.get("served_before", 0)
+    return fell or one.get("process") != two.get("process")
+
+
+def _lived_on(before: RunContext, after: RunContext) -> Finding:
+    """An endpoint's process cannot be seen; its counter shows that it did not begin anew."""
+    left, found = (_prompt_tokens(r, last) for r, last in ((before, True), (after, False)))
+    name = f"replicates {before.record.spec.replicate} and {after.record.spec.replicate}"
+    words = f"{name} of an attached endpoint: its prompt counter went from {left:g} to {found:g}"
+    return judge(found >= left, words, **{f"counter_{after.record.spec.replicate}": number(found, left, "tokens")})
+
+
+def _prompt_tokens(context: RunContext, last: bool) -> float:
+    """Prompt tokens that the server had counted after its last sample, or before the load."""
+    record, name = context.record, f"replicate {context.record.spec.replicate}"
+    try:
+        t, v = summed(record.server_metrics, "server", "prompt_tokens_total")
+    except AbsentError as absent:
+        raise AbsentError(f"{name}: an attached endpoint without a prompt counter does not say whether it lived on") from absent
+    seen = v if last else v[t <= 0]
+    need(len(seen) > 0, f"{name}: no prompt counter was read before the load")
+    return float(seen[-1])
 
 
 def _kept(context: RunContext) -> Finding:

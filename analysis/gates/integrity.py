@@ -25,12 +25,12 @@ EARLY_NS = 1_000_000
 @gate(
     "pins_match",
     protects=INTEGRITY,
-    threshold="No tolerance: a pin is held against a fact, equal or not. A pin nobody could check is UNKNOWN, and so is a run without "
-    "pins.",
+    threshold="No tolerance: a pin is held against a fact, equal or not. What cannot be seen of an endpoint its user may attest, and the "
+    "reason counts such pins. A pin nobody could check is UNKNOWN, and so is a run without pins.",
     remedy="Start the arm with the pinned model, dtype, hardware and parallelism, or change the pin in the manifest on purpose.",
 )
 def pins_match(context: RunContext) -> Finding:
-    """Every pin was matched by an observed fact."""
+    """Every pin was matched by an observed fact, or by the word of an endpoint's user where nobody could see."""
     pins = context.record.facts.pins
     need(bool(pins), "no pin was held against a fact")
     wrong = [f"{p.pin}: expected {p.expected!r}, observed {p.observed!r}" for p in pins if p.result == "mismatched"]
@@ -40,7 +40,8 @@ def pins_match(context: RunContext) -> Finding:
         return failed("; ".join(wrong + open_), **measured)
     if open_:
         return unknown("; ".join(open_), **measured)
-    return passed(f"{len(pins)} pins matched", **measured)
+    vouched = sum(p.source == "attested" for p in pins)
+    return passed(f"{len(pins)} pins matched" + (f", {vouched} of them by attestation" if vouched else ""), **measured)
 
 
 @gate(

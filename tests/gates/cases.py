@@ -215,6 +215,17 @@ def counted(records: Callable[[], list[RunRecord]], before: float, **fields: Any
     return lambda: [replace(r, server_metrics=metrics, spec=r.spec.model_copy(update=fields)) for r in records()]
 
 
+def lived_on(*before: float) -> Callable[[], list[RunRecord]]:
+    """Replicates on one start of an endpoint whose cache was left alone, by what it had counted before each."""
+    kept = on_one_start(len(before), policy="as_trace", emptied="kept", process=None)
+    return lambda: [counted(lambda i=i: [kept()[i]], n, arm=ATTACHED)()[0] for i, n in enumerate(before)]
+
+
+def uncounted_endpoint() -> Callable[[], list[RunRecord]]:
+    """The same, without a page of counters."""
+    return lambda: [replace(r, server_metrics=r.server_metrics.slice(0, 0)) for r in lived_on(0, 5000)()]
+
+
 TURN_NS = 10 * S + 500 * MS
 """When the turn of ``sessions`` comes due: it waits for request 50, which arrived at 5 s, and thinks."""
 
@@ -289,6 +300,7 @@ def arms(tokens: int, control: str = "natural") -> Callable[[], list[list[RunRec
 ATTACHED = Arm(name="a", runtime="endpoint", base_url="http://127.0.0.1:1")
 MISMATCH = (PinResult(pin="model.dtype", expected="float32", observed="bfloat16", result="mismatched"),)
 OPEN_PIN = (PinResult(pin="hardware.driver", expected="580", result="unknown", reason="no driver"),)
+VOUCHED_PIN = (PinResult(pin="hardware.gpu", expected="none", observed="none", result="matched", source="attested"),)
 REFUSED_400 = NO_EVENTS | {"end_kind": "http_error", "http_status": 400, "error": "prompt too long"}
 SMALL_CEILING = make_certificate(rate_ceiling=15.0)
 
@@ -468,6 +480,7 @@ def uncounted() -> list[RunRecord]:
 
 MORE: list[tuple[str, str, str, Factory]] = [
     ("pins_match", "no pins", "UNKNOWN", facts_(pins=())),
+    ("pins_match", "by the word of an endpoint's user", "PASS", facts_(pins=VOUCHED_PIN)),
     ("pins_match", "mismatch beats unknown", "FAIL", facts_(pins=OPEN_PIN + MISMATCH)),
     ("flags_known", "endpoint without flags", "PASS", no_flags_endpoint()),
     ("flags_known", "endpoint with flags", "UNKNOWN", no_flags_endpoint(x=1)),
@@ -668,6 +681,21 @@ MORE: list[tuple[str, str, str, Factory]] = [
         "FAIL",
         lambda: [*on_one_start(1, policy="as_trace", emptied="kept")(), *on_one_start(1, policy="as_trace", emptied="kept", process=8)()],
     ),
+    (
+        "cache_state",
+        "as_trace, restarted under the number of the process before it",
+        "FAIL",
+        on_one_start(policy="as_trace", emptied="kept", served_before=0),
+    ),
+    ("cache_state", "as_trace, endpoint that lived on", "PASS", lived_on(0, 5000)),
+    ("cache_state", "as_trace, endpoint that began anew", "FAIL", lived_on(5000, 0)),
+    (
+        "cache_state",
+        "as_trace, endpoint on starts of its own",
+        "PASS",
+        counted(on_one_start(1, policy="as_trace", emptied="kept"), 0, arm=ATTACHED),
+    ),
+    ("cache_state", "as_trace, endpoint without a counter", "UNKNOWN", uncounted_endpoint()),
     ("cache_state", "endpoint, counter at 0", "PASS", counted(on_one_start(emptied="attached"), 0, arm=ATTACHED)),
     ("cache_state", "endpoint, served before", "FAIL", counted(on_one_start(emptied="attached"), 5000, arm=ATTACHED)),
     (

@@ -154,6 +154,12 @@ def test_merging_replicates_collects_planned_variation_and_refuses_the_rest() ->
     assert merged["model.id"] == Known(value="value of model.id")
 
 
+def test_what_one_replicate_saw_and_another_took_on_trust_is_attested() -> None:
+    sources = ("observed", "attested", "observed")
+    runs = [RunCoordinates(coordinates=make_coordinates() | {"model.dtype": Known(value="bfloat16", source=s)}) for s in sources]
+    assert merge_runs(list(enumerate(runs)))["model.dtype"] == Known(value="bfloat16", source="attested")
+
+
 def test_two_mappings_are_printed_by_what_differs_in_them() -> None:
     assert narrow({"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 2, "d": 4}, "e": 5}) == (
         {"b": {"d": 3}, "e": None},
