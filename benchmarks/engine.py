@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import baseline
-from harness.calibrate import calibrate
 from harness.calibrate.certificate import RateRow, Thresholds
-from harness.calibrate.ladder import TOKENS, load_of, of_rates
+from harness.calibrate.drive import stage_row
+from harness.calibrate.ladder import TOKENS, load_of, of_rates, spans
 from harness.calibrate.measure import Exchange, rate_row
-from harness.calibrate.rig import GAP_MS, TTFT_MS, start_truth
+from harness.calibrate.rig import GAP_MS, TTFT_MS, Place, conduct, start_truth
 from harness.clock import MonotonicClock
 from harness.runtimes.ports import HOST
 from harness.runtimes.truth import LOG_NAME
@@ -28,10 +28,12 @@ SECONDS = 6.0
 
 
 def engine(rate: float) -> RateRow:
-    """Measure the load engine at one rate; the attempt that counts is the first."""
-    with tempfile.TemporaryDirectory() as cache:
-        made = calibrate(cache=Path(cache), host="bench", quick=True, clock=MonotonicClock(), ladder=of_rates((rate,), SECONDS))
-    return made.rates[0]
+    """Measure the load engine at one rate, held or not. Its CPU time is that of worker and spooler, since the plain client decodes too."""
+    ladder = of_rates((rate,), SECONDS)
+    load, _ = load_of(ladder)
+    row = stage_row(ladder[0], conduct(load, MonotonicClock(), Place()), list(range(len(load.arrivals))), spans(ladder)[0], 1)
+    parts = (row.client_cpu_us_per_event, row.spooler_cpu_us_per_event)
+    return row.model_copy(update={"client_cpu_us_per_event": None if None in parts else sum(part or 0.0 for part in parts)})
 
 
 def plain(rate: float) -> RateRow:

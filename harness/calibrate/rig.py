@@ -75,7 +75,7 @@ class Trial:
 
     ``exchanges`` (n,) by request id, None: the client has no row. ``lags``: of the workers' own loops. ``due_at``/``late`` (tokens,): how
     late the truth server wrote, in the order of time. ``lateness``: the same in figures. ``backlog``: most bytes that
-    waited for a spooler.
+    waited for a spooler. ``place``: where all of them ran.
     """
 
     load: Load
@@ -88,6 +88,7 @@ class Trial:
     watch: Watch
     summary: ReplaySummary
     backlog: int = 0
+    place: Place = Place()
 
     def cpu_us_per_event(self, source: str, start_ns: int, end_ns: int, events: int) -> float | None:
         """CPU time of all processes of a role (``client``, ``spooler``, ``server``) over ``events``, between instants on the epoch."""
@@ -122,8 +123,9 @@ def conduct(load: Load, clock: Clock, place: Place, lines: Sequence[tuple[int, s
         exchanges = join(rows, truth, load.tokens, epoch_ns)
         due_at, late = lateness_by_time(truth)
         return Trial(
-            load, epoch_ns, exchanges, lags_of(samples, epoch_ns), due_at, late, lateness_of(truth), watch, summary, backlog_of(samples)
-        )
+            load, epoch_ns, exchanges, lags_of(samples, epoch_ns), due_at, late, lateness_of(truth), watch, summary,
+            backlog_of(samples), place,
+        )  # fmt: skip
 
 
 def start_truth(folder: Path, clock: Clock, cpus: tuple[int, ...], flags: dict[str, Any]) -> tuple[ServerProcess, int]:

@@ -27,11 +27,13 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(slots=True, eq=False)
 class Track:
-    """What was read of one process, ns on the monotonic clock: ``delay_ns`` is the time its first thread was ready and had no core."""
+    """What was read of one process, ns on the monotonic clock: ``delay_ns`` is the time its first thread was ready and had no core,
+    ``ran_ns`` the time it had one, finer than the ticks of ``cpu_ns``, which is of all its threads."""
 
     at_ns: array[int] = field(default_factory=lambda: array("q"))
     cpu_ns: array[int] = field(default_factory=lambda: array("q"))
     delay_ns: array[int] = field(default_factory=lambda: array("q"))
+    ran_ns: array[int] = field(default_factory=lambda: array("q"))
     memory_at_ns: array[int] = field(default_factory=lambda: array("q"))
     memory: array[int] = field(default_factory=lambda: array("q"))
 
@@ -115,7 +117,7 @@ class Watch:
 def _read(pid: int, track: Track, now_ns: int, *, memory: bool) -> None:
     try:
         stat = process_stat((PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace"))
-        delay = int((PROC / str(pid) / "schedstat").read_text(encoding="ascii").split()[1])
+        ran, delay = map(int, (PROC / str(pid) / "schedstat").read_text(encoding="ascii").split()[:2])
     except (OSError, ValueError, IndexError):
         return
     if stat.rss == 0:
@@ -123,6 +125,7 @@ def _read(pid: int, track: Track, now_ns: int, *, memory: bool) -> None:
     track.at_ns.append(now_ns)
     track.cpu_ns.append(round(stat.cpu_s * NS_PER_S))
     track.delay_ns.append(delay)
+    track.ran_ns.append(ran)
     if memory:
         track.memory_at_ns.append(now_ns)
         track.memory.append(stat.rss)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from array import array
 from functools import partial
 
 import numpy as np
 import pytest
 
 from benchmarks import bounds
-from benchmarks.bounds import LONG_COUNT, LONG_PROMPT, Measured, main, many_streams, print_row, steady, with_long_prompts
+from benchmarks.bounds import LONG_COUNT, LONG_PROMPT, Measured, main, many_streams, placed, print_row, steady, with_long_prompts
 from benchmarks.stalls import MET, STALLED, Verdict
+from harness.calibrate.joined import Exchange, Lags
+from harness.calibrate.rig import Load, Trial
+from harness.calibrate.watch import Track, Watch
+from harness.clock import MonotonicClock
+from harness.replay.contract import ReplaySummary
 from harness.runtimes.truth_plan import read_ask
+
+MS = 1_000_000
 
 
 def test_a_steady_load_is_offered_at_its_rate() -> None:
@@ -67,3 +75,49 @@ def test_only_a_bound_missed_through_no_stall_fails_the_command(
         monkeypatch.setitem(bounds.ROWS, "a", partial(answer, row))
         assert main(["a", "--json"]) == code
     assert '"verdict": "not met"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("told", "cores", "client", "server"),
+    [
+        ([], [0, 1, 2], (0, 1), (2,)),
+        ([], [0], (), ()),
+        (["--client-cores", "", "--server-cores", "1"], [0, 1], (), (1,)),
+    ],
+)
+def test_the_server_has_a_core_of_its_own_unless_told(
+    told: list[str], cores: list[int], client: tuple[int, ...], server: tuple[int, ...]
+) -> None:
+    place = placed(bounds.parser().parse_args(told), cores)
+    assert (place.client, place.server, place.spooler) == (client, server, ())
+
+
+def trial(spooler: Track) -> Trial:
+    """Two tokens of one request until 1 s; the worker used 10 ms till then."""
+    watch = Watch(MonotonicClock(), {})
+    readings = array("q", [0, 1000 * MS])
+    watch.tracks = {"client": Track(readings, array("q", [0, 10 * MS]), readings, readings, readings, array("q", [5_000_000] * 2))}
+    watch.tracks |= {"spooler": spooler, "server": Track()}
+    stamps = np.array([500 * MS, 1000 * MS])
+    nothing = np.zeros(0, dtype=np.int64)
+    exchanges: list[Exchange | None] = [Exchange(0, stamps, stamps, True)]
+    load, lags = Load(nothing, [], nothing, 0), Lags(nothing, nothing)
+    lateness: dict[str, int | None] = {"p99_ns": None, "max_ns": None}
+    return Trial(load, 0, exchanges, lags, nothing, nothing, lateness, watch, ReplaySummary(1, 1, None, 0.0, 0.0))
+
+
+def test_what_the_spooler_decodes_after_the_last_token_is_counted() -> None:
+    late = Track(
+        *(array("q", values) for values in ([0, 1000 * MS, 2000 * MS], [0, 2 * MS, 8 * MS], [0, 0, 0], [0, 0, 0], [0], [1_000_000]))
+    )
+    found = bounds._timed("b", "t", trial(late), (None, None, None)).figures
+    assert (found["cpu_client_us"], found["cpu_spooler_us"], found["cpu_ours_us"]) == (5000, 4000, 9000)
+    assert (found["rss_client_mb"], found["rss_spooler_mb"]) == (5, 1)
+
+
+def test_a_process_that_could_not_be_read_has_no_figures() -> None:
+    found = bounds._timed("b", "t", trial(Track()), (None, None, None)).figures
+    assert [found[name] for name in ("cpu_spooler_us", "cpu_ours_us", "rss_spooler_mb", "truth_late_p99_ms")] == [None] * 4
+    unseen = trial(Track())
+    unseen.watch.tracks["client"] = Track()
+    assert bounds._timed("b", "t", unseen, (None, None, None)).figures["client_waited_share"] is None
