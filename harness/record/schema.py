@@ -29,7 +29,8 @@ FORMAT_MAJOR = 1
 FORMAT_MINOR = 3
 """1: sessions, priorities, cancellations, reusable tokens in the schedule; per-class SLOs; null arrivals of turns that never came due.
 2: probes of capacity searches, and capacity as a metric to rank by; how fairness is declared; clients that an arm was not sent.
-3: servers behind an address and their roles; how a server was launched; workers on other hosts; the interface /generate.
+3: servers behind an address and their roles; how a server was launched; how accelerators are set; who says that a pin holds; whose counters
+   an endpoint shows; workers on other hosts; streams, live decoding and workers of a certificate; the interface /generate.
 """
 
 MEASUREMENT_PROTOCOL = 2

@@ -7,6 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.compare import Side, compare
+from analysis.coordinates import merge_runs
 from harness.errors import HostError
 from harness.record import durable
 from harness.record.coordinates import RUN_COORDINATES, RunCoordinates
@@ -83,6 +85,39 @@ def test_a_coordinate_registered_later_is_unknown(attempt: Path) -> None:
     name = next(iter(RUN_COORDINATES))
     edit(attempt / "coordinates.json", lambda v: v["coordinates"].pop(name))
     assert read_run(attempt).coordinates.coordinates[name].state == "unknown"
+
+
+LATER = {
+    "spec": ("fleet",),
+    "arm": ("metrics", "members"),
+    "parallelism": ("replicas", "disaggregation"),
+    "certificate": ("stream_ceiling", "live_event_ceiling", "workers", "cpu_us_per_event", "memory_per_stream_bytes"),
+    "coordinates": ("hardware.gpu_settings", "parallelism.replicas", "parallelism.disaggregation", "runtime.launch"),
+}
+"""What minor 3 added, by where."""
+
+
+def test_a_record_of_minor_2_is_read_and_is_unknown_where_it_says_nothing(attempt: Path) -> None:
+    edit(attempt / "spec.json", as_minor_2)
+    edit(attempt / "coordinates.json", lambda v: [v["coordinates"].pop(name) for name in LATER["coordinates"]])
+    edit(attempt / "facts.json", lambda v: [pin.pop("source") for pin in v["pins"]])
+    run = read_run(attempt)
+    assert (run.spec.format_minor, run.spec.fleet, run.spec.arm.metrics, run.spec.pins.parallelism.replicas) == (2, "processes", None, None)
+    assert run.spec.certificate is not None
+    assert run.spec.certificate.stream_ceiling is None
+    assert {pin.source for pin in run.facts.pins} == {None}
+    side = Side("old", merge_runs([(0, run.coordinates)]))
+    assert {d.coordinate for d in compare(side, side).differences if d.answer == "unknown"} >= set(LATER["coordinates"])
+    assert not compare(side, side).comparable
+
+
+def as_minor_2(spec: dict[str, Any]) -> None:
+    """Take out of a spec what its minor did not know."""
+    spec["format_minor"] = 2
+    places = {"spec": spec, "arm": spec["arm"], "parallelism": spec["pins"]["parallelism"], "certificate": spec["certificate"]}
+    for place, fields in places.items():
+        for name in LATER[place]:
+            fields.pop(name)
 
 
 def test_a_torn_last_observation_is_left_out(attempt: Path) -> None:
