@@ -32,9 +32,10 @@ def check_tokens(schedule: Schedule, run: PlannedRun, target: Target, headers: M
     wrong = [(i, count) for i, count in counts.items() if count is not None and count != int(schedule.input_tokens[i])]
     if wrong:
         raise HostError(*(_differs(schedule, run, i, count) for i, count in wrong))
-    if None in counts.values():
+    agreed = len(counts) - list(counts.values()).count(None)
+    if agreed == 0:
         return {"asked": 0, "reason": "the server has no /tokenize that counts"}
-    return {"asked": len(counts), "agreed": len(counts)}
+    return {"asked": len(counts), "agreed": agreed}
 
 
 def _spread(schedule: Schedule) -> list[int]:

@@ -82,6 +82,16 @@ def test_one_silent_answer_does_not_hide_that_the_others_differ() -> None:
     assert len(caught.value.problems) == LOOKED_AT - 1
 
 
+def test_one_silent_answer_is_no_server_without_the_route() -> None:
+    server = Server()
+
+    def once_silent(*args: Any, **told: Any) -> Reply | None:
+        reply = server(*args, **told)
+        return None if len(server.posts) == 1 else reply
+
+    assert check_tokens(schedule(), run(), TARGET, {}, once_silent) == {"asked": LOOKED_AT, "agreed": LOOKED_AT - 1}
+
+
 def test_token_ids_need_no_count_and_a_server_without_the_route_is_left_to_its_usage() -> None:
     assert check_tokens(schedule(source="random-ids"), run(), TARGET, {}, Server(9))["asked"] == 0
     assert check_tokens(schedule(), run(), replace(TARGET), {}, Server(status=404))["reason"].startswith("the server has no")
