@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -166,10 +165,7 @@ def execute(prepared: Prepared, server: Server, attempt: Attempt, settings: Sett
     facts = client_facts(_facts_after(prepared, server, epoch_ns, wall), fleet)
     attempt.write_facts(facts)
     attempt.write_coordinates(build_coordinates(prepared.spec, facts))
-    if server.log and server.log.exists():
-        shutil.copyfile(server.log, attempt.server_log)
-    else:
-        attempt.server_log.write_text("", encoding="utf-8")
+    server.copy_log(attempt.server_log)
     attempt.compact(lambda recorded: missing_rows(prepared.plan, recorded, EndKind.CLIENT_FAULT))
     return attempt.seal()
 

@@ -23,6 +23,8 @@ from harness.runtimes.process import ServerProcess, free_port
 READY_DEADLINE_S = 300.0
 """vLLM on two CPU cores was seen ready after 50-80 s; a large model on a cold disk takes minutes. Past this something is wrong."""
 
+PROBES = 3
+
 
 @dataclass(slots=True)
 class Server:
@@ -41,13 +43,24 @@ class Server:
     launch: Launch | None = None
     port: int | None = None
 
+    def copy_log(self, to: Path) -> None:
+        """Copy what it has logged so far to ``to``, without secrets of its launch; an empty file where nobody here sees its log."""
+        if self.process is None:
+            to.write_text("", encoding="utf-8")
+        else:
+            self.process.copy_log(to)
+
     def exit_state(self) -> ServerExit:
         """Say whether it still serves, and how it ended if it does not."""
         if self.process is None:
-            return ServerExit(survived=self.runtime.ready(self.target.base_url))
-        alive = self.process.alive() and (self.launch is None or self.runtime.ready(self.target.base_url))
+            return ServerExit(survived=self._answers())
+        alive = self.process.alive() and (self.launch is None or self._answers())
         tail = () if alive else tuple(self.process.log_tail(20))
         return ServerExit(survived=alive, pid=self.process.pid, exit_code=None if alive else self.process.exit_code(), log_tail=tail)
+
+    def _answers(self) -> bool:
+        """A server that is up to its neck may let a probe wait for longer than its second or two; one that is gone refuses them all."""
+        return any(self.runtime.ready(self.target.base_url) for _ in range(PROBES))
 
 
 class Keeper:

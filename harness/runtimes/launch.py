@@ -13,7 +13,7 @@ import shlex
 import shutil
 import stat
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,7 +30,20 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 MASK = "[masked]"
 
 _BRACE = re.compile(r"\{([^{}]*)\}|[{}]")
-_SECRET = re.compile(r"(?:^|[_.-])(?:TOKEN|KEY|APIKEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|BEARER)(?:$|[_.-])", re.IGNORECASE)
+_SECRET = re.compile(
+    r"TOKEN(?!S|I)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|BEARER|AUTHORI[SZ]ATION|(?:API|ACCESS|PRIVATE)[_-]?KEY"
+    r"|(?:^|[^A-Z])(?:KEY|PASS|AUTH)(?:$|[^A-Z])",
+    re.IGNORECASE,
+)
+"""In a name, anywhere: ``--env=HF_TOKEN=...`` has its second name in the value of the first. ``TOKENS``, ``TOKENIZER``: none."""
+_GIVES = re.compile(r"=|:\s")
+_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_PASSWORD = {"sshpass": "-p"}
+"""Options whose name does not say that a password follows, by program."""
+_SHELLS = frozenset({"ssh", "autossh", "slogin", "rsh", "dbclient", "plink"})
+"""Programs that join their words and hand them to a shell on the other side."""
+_NO_SHELL = frozenset({"srun", "kubectl", "docker", "podman", "mpirun", "mpiexec"})
+"""Programs that start words as they are, on another host too."""
 _OF_THE_HOST = frozenset({"HOME", "USER", "LOGNAME", "TMPDIR", "LD_LIBRARY_PATH", "PATH"})
 """Variables that mean something on the machine they come from only."""
 
@@ -47,8 +60,10 @@ class Launch(BaseModel):
     where: Literal["same-host", "other-host"]
     stop: Annotated[tuple[Word, ...], Field(strict=False)] = ()
     """Run when the server is to end, for what our signals do not reach (``docker stop {name}``)."""
-    url_host: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]{0,252}$")] = HOST
-    """Where the client finds it; other than the loopback, the server is told to listen there."""
+    url_host: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}$")] = HOST
+    """Where the client finds it, a name or an IPv4 address; other than the loopback, the server is told to listen there."""
+    shells: Annotated[int, Field(ge=0, le=4)] | None = None
+    """How many shells split and expand the words behind the prefix, one after the other; default: one for each ``ssh``."""
     env: Literal["inherited", "argv"] = "inherited"
     """``argv``: the server's variables travel as words of ``env``, because the prefix hands no environment on (docker, ssh)."""
     keep_env: Annotated[tuple[Word, ...], Field(strict=False)] = ()
@@ -62,30 +77,57 @@ class Launch(BaseModel):
         return self.files == "same" or (self.files is None and self.where == "same-host")
 
     @property
+    def depth(self) -> int | None:
+        """How often words are quoted: once for each shell; None when nobody can know whether there is one."""
+        if self.shells is not None:
+            return self.shells
+        programs = [_program(word) for word in self.prefix]
+        found = sum(program in _SHELLS for program in programs)
+        known = found or self.where == "same-host" or not _NO_SHELL.isdisjoint(programs)
+        return found if known else None
+
+    @property
     def label(self) -> str:
         """The coordinate: program and digest of the whole entry without its name and its secrets."""
-        shown = self.model_dump_json(include={"where", "url_host", "env", "keep_env", "files"})
+        shown = self.model_dump_json(include={"where", "url_host", "shells", "env", "keep_env", "files"}, exclude_none=True)
         text = "\0".join([*masked(self.prefix), "", *masked(self.stop), shown])
         return f"{Path(self.prefix[0]).name} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:
-    """``words`` for showing: values that look like secrets are masked, in ``NAME=value`` and after an option so named."""
-    shown: list[str] = []
-    hide = False
-    for word in words:
-        name, equals, _value = word.partition("=")
-        secret = bool(_SECRET.search(name.lstrip("-")))
-        shown.append(MASK if hide else f"{name}={MASK}" if equals and secret else word)
-        hide = secret and not equals and name.startswith("-")
-    return tuple(shown)
+    """``words`` for showing: values that look like secrets are masked, behind a name that says so and before the host of an address."""
+    return tuple(word if part is None else word[: part.start] + MASK + word[part.stop :] for word, part in _hidden(words))
 
 
 def secrets(words: Sequence[str]) -> tuple[str, ...]:
-    """What ``masked`` hides, to be kept out of a shown log too."""
-    return tuple(
-        word if shown == MASK else word.partition("=")[2] for word, shown in zip(words, masked(words), strict=True) if word != shown
-    )
+    """What ``masked`` hides, to be kept out of logs too."""
+    found = (word[part] for word, part in _hidden(words) if part is not None)
+    return tuple(secret for secret in found if secret)
+
+
+def _hidden(words: Sequence[str]) -> Iterator[tuple[str, slice | None]]:
+    """Each word with the part of it that is secret."""
+    options = {_PASSWORD[program] for program in map(_program, words) if program in _PASSWORD}
+    hide = False
+    for word in words:
+        part = slice(0, len(word)) if hide else _secret_part(word, options)
+        hide = not hide and part is None and word.startswith("-") and (word in options or bool(_SECRET.search(word)))
+        yield word, part
+
+
+def _program(word: str) -> str:
+    return Path(word).name
+
+
+def _secret_part(word: str, options: Collection[str]) -> slice | None:
+    glued = next((option for option in options if word.startswith(option) and word != option), None)
+    if glued is not None:
+        return slice(len(glued), len(word))
+    given = next((sign for sign in _GIVES.finditer(word) if _SECRET.search(word[: sign.start()])), None)
+    if given is not None:
+        return slice(given.end(), len(word))
+    user = _IN_URL.search(word)
+    return None if user is None else slice(*user.span())
 
 
 def read_launches() -> dict[str, Launch]:
@@ -95,9 +137,13 @@ def read_launches() -> dict[str, Launch]:
     """
     path = config_dir() / "launch.toml"
     try:
-        mode = path.stat().st_mode
+        about = path.stat()
     except OSError:
         return {}
+    mode = about.st_mode
+    if about.st_uid not in (os.geteuid(), 0):
+        what = f"{path} belongs to another user (uid {about.st_uid}), and what it says is executed as you"
+        raise HostError.single("launch_exposed", what, "write a file of your own there")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         what = f"{path} has mode {stat.S_IMODE(mode):o}: what it says is executed, and others can read or change it"
         raise HostError.single("launch_exposed", what, f"chmod 600 {path}")
@@ -141,6 +187,9 @@ def _contradictions(launch: Launch) -> list[tuple[str, str]]:
     if there and not any("{port}" in word for word in launch.prefix):
         what = ": the server is on another host, and nothing leads from here to its port"
         found.append((what, "forward it (ssh -L {port}:127.0.0.1:{port}), or set url-host to an address it can listen on"))
+    if launch.depth is None:
+        what = ": words would go to another host by a program of which it is not known whether a shell reads them there"
+        found.append((what, "say shells = 0 when they are started as they are, shells = 1 when one shell splits and expands them"))
     return found
 
 
@@ -154,17 +203,22 @@ def missing_programs(launch: Launch) -> list[Problem]:
 def wrap(command: Command, launch: Launch, port: int) -> Command:
     """``command`` behind the prefix: placeholders filled, variables and quoting as the prefix needs them.
 
-    Words behind ``ssh`` are quoted, because the other side's shell splits and expands what it gets.
+    Words behind ``ssh`` are quoted, once for each shell that they pass: it splits and expands what it gets, and some of them are a
+    manifest's. ValueError for an entry that ``read_launches`` would not have given.
     """
     own = {"port": str(port), "workdir": str(command.cwd), "name": f"trigpoint-{os.getpid()}-{port}"}
     words = _listening(command.argv, launch.url_host)
     if launch.env == "argv":
         words = ("env", *(f"{k}={v}" for k, v in sorted(command.env.items()) if k not in _OF_THE_HOST), *words)
-    if any(Path(word).name == "ssh" for word in launch.prefix):
+    if launch.depth is None:
+        raise ValueError(f"{launch.name}: nobody said whether a shell reads the words")
+    for _ in range(launch.depth):
         words = tuple(map(shlex.quote, words))
     prefix, stop = (_found(tuple(_fill(word, own) for word in part)) for part in (launch.prefix, launch.stop))
-    hidden = (*command.redacted, *secrets(launch.prefix), *secrets(launch.stop))
-    return replace(command, argv=(*prefix, *words), env={**_kept(launch.keep_env), **command.env}, redacted=hidden, stop=stop)
+    kept = _kept(launch.keep_env)
+    told = (value for name, value in kept.items() if value and _SECRET.search(name))
+    hidden = (*command.redacted, *secrets(launch.prefix), *secrets(launch.stop), *told)
+    return replace(command, argv=(*prefix, *words), env={**kept, **command.env}, redacted=hidden, stop=stop)
 
 
 def _fill(word: str, own: Mapping[str, str]) -> str:

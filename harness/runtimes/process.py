@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,7 +67,7 @@ class ServerProcess:
         if self._guard is not None:
             raise RuntimeError("this process was already started")
         _require_cpus(cpus)
-        self._log, self._redacted = log, command.redacted
+        self._log, self._redacted = log, tuple(filter(None, command.redacted))
         self._wait_s += guard.STOP_WAIT_S if command.stop else 0.0
         control_read, self._control = os.pipe()
         self._status, status_write = os.pipe()
@@ -141,6 +142,34 @@ class ServerProcess:
         self._listen(0.0)
         self._close_status()
         _require_gone(tree)
+        self._clean_log()
+
+    def copy_log(self, to: Path) -> None:
+        """Copy the log as far as it goes to ``to``, without the command's redacted values; empty without a log. OSError of the files."""
+        with to.open("wb") as out:
+            if self._log is None or not self._log.exists():
+                return
+            with self._log.open("rb") as source:
+                if not self._redacted:
+                    shutil.copyfileobj(source, out)
+                    return
+                for line in source:
+                    out.write(self._without_secrets(line))
+
+    def _clean_log(self) -> None:
+        """What ended need not keep secrets; where the disk refuses, the log stays as it was, private to the user."""
+        if not self._redacted or self._log is None:
+            return
+        clean = self._log.with_suffix(".clean")
+        with contextlib.suppress(OSError):
+            clean.touch(0o600)
+            self.copy_log(clean)
+            clean.replace(self._log)
+
+    def _without_secrets(self, text: bytes) -> bytes:
+        for secret in sorted(self._redacted, key=len, reverse=True):  # one may be part of another
+            text = text.replace(secret.encode(), b"[redacted]")
+        return text
 
     def log_tail(self, n: int = 20) -> list[str]:
         """Return the last ``n`` non-empty lines of the log, without terminal escapes and without the command's redacted values."""
@@ -148,9 +177,7 @@ class ServerProcess:
             return []
         with self._log.open("rb") as source:
             source.seek(max(0, self._log.stat().st_size - _TAIL_BYTES))
-            text = source.read().decode("utf-8", errors="replace")
-        for secret in self._redacted:
-            text = text.replace(secret, "[redacted]")
+            text = self._without_secrets(source.read()).decode("utf-8", errors="replace")
         lines = (_CONTROL.sub("", line).rstrip() for line in text.splitlines())
         return [line for line in lines if line][-n:]
 

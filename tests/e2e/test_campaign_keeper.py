@@ -18,7 +18,7 @@ from harness.campaign.servers import Keeper, Server
 from harness.clock import MonotonicClock
 from harness.errors import HostError, UsageError
 from harness.manifest import PlannedRun, expand, load_manifest
-from harness.runtimes.contract import Command
+from harness.runtimes.contract import Command, Target
 from harness.runtimes.reference import ReferenceRuntime, environment
 from harness.system import Arm, Pins
 from tests.e2e.test_bad_input import FEW, write
@@ -101,6 +101,22 @@ def test_a_server_that_dies_at_once_shows_why(tmp_path: Path, runs: tuple[Planne
     monkeypatch.setattr(servers, "get_runtime", lambda _name: odd)
     with keeper(tmp_path) as ours, pytest.raises(HostError, match=r"exit_code=1.*\n.*no such model"):
         ours.use(runs[0])
+
+
+class Busy(ReferenceRuntime):
+    """Answers every third probe in time."""
+
+    asked = 0
+
+    def ready(self, base_url: str) -> bool:
+        del base_url
+        self.asked += 1
+        return self.asked % 3 == 0
+
+
+def test_a_server_that_lets_two_probes_wait_has_not_died() -> None:
+    target = Target("http://127.0.0.1:9", "m", "t.json", 1, 1, token_ids=True)
+    assert Server(("far", 0), Busy(), target, None, None, ()).exit_state().survived is True
 
 
 class Healthy(BaseHTTPRequestHandler):

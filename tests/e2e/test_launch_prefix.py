@@ -205,10 +205,11 @@ def words(*parts: str | Path) -> str:
 def test_a_launch_is_a_coordinate_and_another_host_leaves_its_facts_unknown(tmp_path: Path) -> None:
     write(tmp_path)
     tunnel = words(sys.executable, HERE / "tunnel.py", "{port}")
+    telling = words("sh", "-c", 'echo "my key is $API_KEY"; exec "$@"', "sh")[1:-1]
     env = configured(
         tmp_path,
-        f'[polite]\nprefix = ["env", "API_KEY=not-a-real-key-77", "nice"]\nwhere = "same-host"\n'
-        f'[far]\nprefix = {tunnel}\nwhere = "other-host"\n',
+        f'[polite]\nprefix = ["env", "API_KEY=not-a-real-key-77", "nice", {telling}]\nwhere = "same-host"\n'
+        f'[far]\nprefix = {tunnel}\nwhere = "other-host"\nshells = 0\n',
     )
     done = finish(tmp_path, env, "--launch", "polite", "--launch", "many=far")
     assert done.returncode == 0, done.stderr
@@ -225,6 +226,7 @@ def test_a_launch_is_a_coordinate_and_another_host_leaves_its_facts_unknown(tmp_
     assert isinstance(far.coordinates.coordinates["client.host"], Known)
     sampled = {name: set(record.host.column("source").to_pylist()) for name, record in records.items()}
     assert ("server" in sampled["few@x1"], "server" in sampled["many@x1"]) == (True, False)
+    assert "my key is [redacted]" in (near.path / "server.log").read_text(encoding="utf-8")
     files = [p for p in (tmp_path / "results").rglob("*") if p.is_file()]
     assert [p for p in files if b"not-a-real-key-77" in p.read_bytes()] == []
     # What is left of a campaign is launched as the rest of it was, or not at all.

@@ -146,6 +146,19 @@ def test_a_dead_server_shows_its_last_words_without_escapes_or_secrets(server: S
     assert "key-123" not in problem.what
 
 
+def test_no_copy_of_a_log_has_secrets_and_the_log_itself_loses_them_at_the_end(server: ServerProcess, tmp_path: Path) -> None:
+    plain = python("import time; print('a key-123-more key-123 z', flush=True); time.sleep(600)")
+    server.start(Command(plain.argv, plain.env, plain.cwd, redacted=("key-123", "", "key-123-more")), tmp_path / "log")
+    server.wait_ready(log_says(server, "z"), 30, MonotonicClock())
+    server.copy_log(tmp_path / "copy")
+    assert (tmp_path / "copy").read_text() == "a [redacted] [redacted] z\n"
+    assert "key-123" in (tmp_path / "log").read_text()
+    server.stop()
+    assert (tmp_path / "log").read_text() == "a [redacted] [redacted] z\n"
+    assert (tmp_path / "log").stat().st_mode & 0o077 == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["copy", "log"]
+
+
 def test_a_server_that_never_gets_ready_shows_its_last_words(server: ServerProcess, tmp_path: Path) -> None:
     clock = VirtualClock()
     server.start(python("import time; print('loading weights', flush=True); time.sleep(600)"), tmp_path / "log")

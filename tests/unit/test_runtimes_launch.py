@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,17 @@ def test_a_file_that_others_can_reach_is_refused(config: Path, mode: int) -> Non
     assert caught.value.problems[0].remedy == f"chmod 600 {config}"
 
 
+def test_a_file_of_another_user_is_refused(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(config, ENTRIES)
+    if os.geteuid() == 0:
+        os.chown(config, 4242, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    with pytest.raises(HostError, match="belongs to another user") as caught:
+        read_launches()
+    assert caught.value.problems[0].code == "launch_exposed"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -95,6 +108,8 @@ def test_a_file_that_others_can_reach_is_refused(config: Path, mode: int) -> Non
         ('[a]\nprefix = ["x"]\nwhere = "same-host"\nstop = ["y", "{}"]', "{} is no placeholder"),
         ('[a]\nprefix = ["srun"]\nwhere = "other-host"', "nothing leads from here to its port"),
         ('[a]\nprefix = ["srun"]\nwhere = "other-host"\nurl-host = "a b"', "a.url-host"),
+        ('[a]\nprefix = ["srun"]\nwhere = "other-host"\nurl-host = "fe80::1"', "a.url-host"),
+        ('[a]\nprefix = ["mine", "{port}"]\nwhere = "other-host"', "say shells = 0"),
     ],
 )
 def test_what_is_wrong_with_the_file_is_said_without_its_values(config: Path, text: str, said: str) -> None:
@@ -145,6 +160,53 @@ def test_the_other_side_of_ssh_gets_the_same_words() -> None:
     assert shlex.split(" ".join(made.argv[2:])) == list(command.argv)
 
 
+@pytest.mark.parametrize(
+    ("prefix", "changes", "depth"),
+    [
+        (("ssh", "n2"), {}, 1),
+        (("/opt/bin/autossh", "n2"), {}, 1),
+        (("ssh", "jump", "ssh", "n2"), {}, 2),
+        (("ssh", "n2", "docker", "exec", "box"), {}, 1),
+        (("srun", "--nodelist=n2"), {"where": "other-host"}, 0),
+        (("mine", "{port}"), {"where": "other-host"}, None),
+        (("mine", "{port}"), {"where": "other-host", "shells": 1}, 1),
+        (("docker", "run", "-v", "/etc/ssh:/etc/ssh"), {"shells": 0}, 0),
+    ],
+)
+def test_words_are_quoted_once_for_each_shell_that_reads_them(
+    prefix: tuple[str, ...], changes: dict[str, object], depth: int | None
+) -> None:
+    launch = entry(prefix, **changes)
+    assert launch.depth == depth
+    command = Command(("vllm", '{"a": "b c"}', "$(touch /tmp/x)", "a;b", "it's"), {}, Path("/w"))
+    if depth is None:
+        with pytest.raises(ValueError, match="whether a shell"):
+            wrap(command, launch, 80)
+        return
+    arrived = list(wrap(command, launch, 80).argv[len(prefix) :])
+    for _ in range(depth):
+        arrived = shlex.split(" ".join(arrived))
+    assert arrived == list(command.argv)
+
+
+def test_a_real_shell_on_the_other_side_runs_nothing_that_a_manifest_says(tmp_path: Path) -> None:
+    hostile = [
+        f"$(touch {tmp_path}/a)",
+        f"`touch {tmp_path}/b`",
+        f"; touch {tmp_path}/c",
+        f"'; touch {tmp_path}/d; '",
+        f"\n touch {tmp_path}/e\n",
+    ]
+    made = wrap(Command(("printf", "%s|", *hostile), {}, tmp_path), entry(("ssh", "jump", "ssh", "n2")), 80)
+    # What ssh does: its words joined, read by the login shell there; the first of the two runs the second.
+    inner = subprocess.run(
+        ["/bin/sh", "-c", "printf '%s' \"$*\"", "x", *shlex.split(" ".join(made.argv[4:]))], capture_output=True, check=True
+    )
+    done = subprocess.run(["/bin/sh", "-c", inner.stdout.decode()], capture_output=True, text=True, check=True)
+    assert done.stdout == "".join(f"{word}|" for word in hostile)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_server_is_told_to_listen_where_it_is_looked_for() -> None:
     assert wrap(COMMAND, entry(url_host="n2"), 80).argv[4:6] == ("--host", "n2")
     assert wrap(COMMAND, entry(), 80).argv[4:6] == ("--host", "127.0.0.1")
@@ -168,6 +230,37 @@ def test_secrets_are_masked_hidden_from_the_log_and_no_part_of_the_label() -> No
     assert {"abc", "def", "ghi"} <= set(wrap(COMMAND, launch, 80).redacted)
     other = entry(("docker", "run", "-e", "HF_TOKEN=xyz", "--password", "uvw", "--api-key=rst", "-e", "SEED=1", "image"))
     assert launch.label == other.label
+
+
+@pytest.mark.parametrize(
+    ("given", "shown", "hidden"),
+    [
+        (["docker", "--env=HF_TOKEN=abc"], ["docker", f"--env=HF_TOKEN={MASK}"], ("abc",)),
+        (["srun", "--export=ALL,API_KEY=abc"], ["srun", f"--export=ALL,API_KEY={MASK}"], ("abc",)),
+        (["env", "HFTOKEN=abc", "apiKey=def"], ["env", f"HFTOKEN={MASK}", f"apiKey={MASK}"], ("abc", "def")),
+        (["x", "--header", "Authorization: Bearer abc"], ["x", "--header", f"Authorization: {MASK}"], ("Bearer abc",)),
+        (["x", "https://me:abc@registry.example/i"], ["x", f"https://{MASK}@registry.example/i"], ("me:abc",)),
+        (["sshpass", "-p", "abc", "ssh", "n2"], ["sshpass", "-p", MASK, "ssh", "n2"], ("abc",)),
+        (["sshpass", "-pabc", "ssh", "n2"], ["sshpass", f"-p{MASK}", "ssh", "n2"], ("abc",)),
+        (["x", "--token", "-abc", "n2"], ["x", "--token", MASK, "n2"], ("-abc",)),
+        (["env", "API_KEY="], ["env", f"API_KEY={MASK}"], ()),
+        (["x", "--tokenizer=a", "--max-tokens", "5", "-p", "80"], ["x", "--tokenizer=a", "--max-tokens", "5", "-p", "80"], ()),
+        (
+            ["ssh", "-o", "StrictHostKeyChecking=yes", "-L", "80:127.0.0.1:80"],
+            ["ssh", "-o", "StrictHostKeyChecking=yes", "-L", "80:127.0.0.1:80"],
+            (),
+        ),
+    ],
+)
+def test_secrets_are_found_wherever_a_name_says_so(given: list[str], shown: list[str], hidden: tuple[str, ...]) -> None:
+    assert list(masked(given)) == shown
+    assert secrets(given) == hidden
+
+
+def test_a_kept_variable_that_is_a_secret_is_hidden_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "abc")
+    monkeypatch.setenv("LANG", "C")
+    assert wrap(COMMAND, entry(keep_env=("HF_TOKEN", "LANG")), 80).redacted == ("abc",)
 
 
 @given(words, words)
