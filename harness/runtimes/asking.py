@@ -21,7 +21,7 @@ MAX_BODY = 16 << 20
 
 
 PATIENCE = 3
-"""A page takes one socket wait, or a few when it is large; a server that drips bytes, of a head or a body, must not hold up a run for ever."""
+"""A page takes one socket wait, or a few when it is large; a server that drips bytes, head or body, must not hold up a run for ever."""
 
 _CHUNK = 1 << 16
 

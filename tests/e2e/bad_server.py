@@ -117,6 +117,16 @@ ACTS: dict[str, Callable[[Writer, int], Awaitable[bool]]] = {
 }
 
 
+async def drip_head(writer: Writer) -> bool:
+    """A head that never ends, a byte at a time."""
+    writer.write(b"HTTP/1.1 200 OK\r\nx: ")
+    while not writer.is_closing():
+        writer.write(b"y")
+        await writer.drain()
+        await asyncio.sleep(0.2)
+    return False
+
+
 async def drip(writer: Writer) -> bool:
     """A page that never ends, a byte at a time: no single wait for it is long."""
     writer.write(HEAD)
@@ -147,7 +157,7 @@ async def serve(reader: asyncio.StreamReader, writer: Writer) -> None:
             method, path, _ = head.split(" ", 2)
             fields = {k.lower(): v for k, _, v in (line.partition(": ") for line in head.split("\r\n")[1:])}
             if path.startswith("/drip"):
-                keep = await drip(writer)
+                keep = await (drip_head if path.startswith("/drip-head") else drip)(writer)
             elif method == "GET":
                 writer.write(page(path))
             else:

@@ -176,6 +176,7 @@ def test_hostile_results_are_refused_with_reasons_and_never_ranked(ran: Ran) -> 
         ("/locked", "endpoint_unreachable", ("HTTP 401", "keys.toml")),
         ("/v1", "endpoint_unreachable", ("/v1/v1/models", "does not end in /v1")),
         ("/drip", "endpoint_unreachable", ("no answer",)),
+        ("/drip-head", "endpoint_unreachable", ("no answer",)),
         ("/silent", "length_unknown", ("attest: {max_model_len: N}",)),
     ],
 )
