@@ -54,6 +54,7 @@ class RateRow(Frozen):
     client_cpu_us_per_event: float | None = Field(description="CPU time of the load worker over events")
     spooler_cpu_us_per_event: float | None = Field(None, description="CPU time of the spooler over events")
     streams: int = Field(0, description="Most streams open at once, from send to last token")
+    streams_held: int = Field(0, description="Streams open, at least, at half of the sends: so many were there while slip held")
     memory_per_stream_bytes: int | None = Field(
         None, description="Worker's resident memory in this stage less that before any load, over its streams; null below 200 streams"
     )
@@ -97,7 +98,8 @@ def ceilings(rows: tuple[RateRow, ...]) -> Ceilings | None:
     """What the rows certify; None when the lowest rate did not hold.
 
     A row that held, with every lower one of its axis, held in everything it offered: so each ceiling is the most that any such row had.
-    The rate alone is taken from its own axis, for short answers are what presses it.
+    Of streams that is what its sends met, not their peak, at which hardly any send was made. The rate alone is taken from its own axis, for
+    short answers are what presses it.
     """
     best = ceiling(tuple(row for row in rows if row.axis == "rate"))
     if best is None:
@@ -109,7 +111,7 @@ def ceilings(rows: tuple[RateRow, ...]) -> Ceilings | None:
         best,
         best.rate,
         max(row.events_per_s for row in held),
-        max(row.streams for row in held),
+        max(row.streams_held for row in held),
         live if any(row.axis == "live" for row in rows) else None,
         None if memory is None else memory.memory_per_stream_bytes,
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.calibrate.certificate import Ceilings, Certificate, RateRow, Thresholds, body_of, ceilings, certificate_id, save
 from harness.calibrate.ladder import FULL, QUICK, QUICK_NS, Ladder, Stage, fitting, load_of, spans
-from harness.calibrate.measure import nearest_rank, open_streams, rate_row
+from harness.calibrate.measure import nearest_rank, open_at_sends, rate_row
 from harness.calibrate.rig import TTFT_MS, Place, Trial, conduct
 from harness.clock import NS_PER_MS, NS_PER_S, Clock
 from harness.errors import InconclusiveError, Problem
@@ -133,7 +133,8 @@ def stage_row(stage: Stage, trial: Trial, members: list[int], span_ns: tuple[int
     events = sum(len(item.client) for item in seen)
     row = rate_row(stage.rate, len(members), seen, None, Thresholds(), attempt)
     late = trial.late[slice(*np.searchsorted(trial.due_at, [trial.epoch_ns + at for at in span_ns]).tolist())]
-    streams = open_streams(seen)
+    open_then = open_at_sends(seen)
+    streams = int(open_then.max(initial=0))
     return row.model_copy(
         update={
             "axis": stage.axis,
@@ -142,6 +143,7 @@ def stage_row(stage: Stage, trial: Trial, members: list[int], span_ns: tuple[int
             "client_cpu_us_per_event": trial.cpu_us_per_event("client", *span_ns, events),
             "spooler_cpu_us_per_event": trial.cpu_us_per_event("spooler", *span_ns, events),
             "streams": streams,
+            "streams_held": nearest_rank(open_then, 0.5) or 0,
             "memory_per_stream_bytes": _memory_per_stream(trial, span_ns, streams),
             "truth_lateness_p99_ns": nearest_rank(late, 0.99),
             "truth_lateness_max_ns": int(late.max()) if len(late) else None,

@@ -66,20 +66,22 @@ def of_rates(rates: Sequence[float], seconds: float) -> Ladder:
 
 
 QUICK: Ladder = (
-    Stage("rate", 25, 4), Stage("rate", 100, 2), Stage("rate", 200, 2), Stage("live", 100, 2),
-    Stage("streams", 150, 2, tokens=20, gap_ms=100),
+    Stage("rate", 50, 2), Stage("rate", 100, 2), Stage("rate", 200, 2), Stage("live", 100, 2),
+    Stage("streams", 150, 4, tokens=20, gap_ms=100),
 )  # fmt: skip
-"""100 requests in each, which a p99 needs, within 17 s: with its start and a repetition, as far as time allows, under 40 s."""
+"""100 requests in each, which a p99 needs, within 17 s: with its start and a repetition, as far as time allows, under 40 s. Arrivals of the
+streams go on for twice a stream's life, so that half of them meet as many as there will be."""
 
-QUICK_NS = 40 * NS_PER_S
+QUICK_NS = 36 * NS_PER_S
+"""Four seconds less than promised are for what is not in them: this program's own start."""
 
 FULL: Ladder = (
     *(Stage("rate", rate, 10, tokens=8) for rate in (25, 50, 100, 200, 300, 400, 600, 800)),
     *(Stage("events", rate, 10, tokens=100) for rate in (50, 100, 200, 300, 400, 500)),
     *(Stage("live", rate, 10, tokens=100) for rate in (25, 50, 100, 200)),
-    *(Stage("streams", rate, 20, tokens=21, gap_ms=1000) for rate in (25, 50, 100, 250)),
+    *(Stage("streams", rate, 40, tokens=21, gap_ms=1000) for rate in (25, 100, 250)),
 )
-"""Six minutes, and what did not hold once more. Streams: 20 s of arrivals, each open for 20 s: 500, 1,000, 2,000 and 5,000 at once."""
+"""Six minutes, and what did not hold once more. Streams: 40 s of arrivals, each open for 20 s: 500, 2,000 and 5,000 at once for 20 s."""
 
 
 def load_of(ladder: Ladder, workers: int = 1) -> tuple[Load, Numbers]:

@@ -13,7 +13,7 @@ from harness.calibrate.watch import Numbers as Stamps
 from harness.clock import NS_PER_S
 from harness.vocabulary import EventKind
 
-__all__ = ["Exchange", "exchange", "nearest_rank", "open_streams", "rate_row"]
+__all__ = ["Exchange", "exchange", "nearest_rank", "open_at_sends", "rate_row"]
 
 _P99_MINIMUM = 100
 """ceil(1 / (1 - 0.99)): below it a nearest-rank p99 is only the maximum (DESIGN 7), so a rate with fewer requests certifies nothing."""
@@ -84,13 +84,13 @@ def reasons(row: RateRow, limits: Thresholds) -> tuple[str, ...]:
     return tuple(found)
 
 
-def open_streams(exchanges: list[Exchange]) -> int:
-    """Most streams open at once, each from its send to its last token."""
+def open_at_sends(exchanges: list[Exchange]) -> Stamps:
+    """How many streams (n,) were open at each send, its own included; each from its send to its last token."""
     sent = [item for item in exchanges if item.slip_ns is not None and len(item.client)]
     opened = np.sort(np.asarray([item.arrival_ns + (item.slip_ns or 0) for item in sent], dtype=np.int64))
     closed = np.sort(np.asarray([item.client[-1] for item in sent], dtype=np.int64))
     # At each opening: those begun by then, itself included, less those that had ended.
-    return int((np.arange(1, len(opened) + 1) - np.searchsorted(closed, opened, side="right")).max(initial=0))
+    return np.arange(1, len(opened) + 1) - np.searchsorted(closed, opened, side="right")
 
 
 def _event_rate(exchanges: list[Exchange]) -> float:

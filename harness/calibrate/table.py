@@ -6,8 +6,8 @@ from harness.calibrate.certificate import Certificate, RateRow
 from harness.clock import NS_PER_MS
 
 _HEAD = (
-    "axis", "req/s", "tokens", "gap ms", "delivered", "events/s", "streams", "slip p50", "p99", "max", "TTFT err p99", "TBT err p99",
-    "CPU us/ev", "spooler", "KB/stream", "truth p99", "max", "held",
+    "axis", "req/s", "tokens", "gap ms", "delivered", "events/s", "streams", "peak", "slip p50", "p99", "max", "TTFT err p99",
+    "TBT err p99", "CPU us/ev", "spooler", "KB/stream", "truth p99", "max", "held",
 )  # fmt: skip
 
 
@@ -23,8 +23,9 @@ def _cells(row: RateRow) -> tuple[str, ...]:
     memory = None if row.memory_per_stream_bytes is None else row.memory_per_stream_bytes / 1000
     return (
         row.axis, f"{row.rate:g}", str(row.tokens), f"{row.gap_ms:g}", f"{row.delivered}/{row.offered}", f"{row.events_per_s:.0f}",
-        str(row.streams), *map(_ms, times), _number(row.client_cpu_us_per_event), _number(row.spooler_cpu_us_per_event), _number(memory),
-        _ms(row.truth_lateness_p99_ns), _ms(row.truth_lateness_max_ns), "yes" if row.certified else f"no ({row.attempt})",
+        str(row.streams_held), str(row.streams), *map(_ms, times), _number(row.client_cpu_us_per_event),
+        _number(row.spooler_cpu_us_per_event), _number(memory), _ms(row.truth_lateness_p99_ns), _ms(row.truth_lateness_max_ns),
+        "yes" if row.certified else f"no ({row.attempt})",
     )  # fmt: skip
 
 

@@ -33,9 +33,9 @@ class Track:
     at_ns: array[int] = field(default_factory=lambda: array("q"))
     cpu_ns: array[int] = field(default_factory=lambda: array("q"))
     delay_ns: array[int] = field(default_factory=lambda: array("q"))
-    ran_ns: array[int] = field(default_factory=lambda: array("q"))
     memory_at_ns: array[int] = field(default_factory=lambda: array("q"))
     memory: array[int] = field(default_factory=lambda: array("q"))
+    ran_ns: array[int] = field(default_factory=lambda: array("q"))
 
     def cpu_between(self, start_ns: int, end_ns: int) -> float | None:
         """CPU seconds used between two instants; None when the process was not seen around both."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import click
 
@@ -60,7 +60,8 @@ def calibrate(quick: bool, if_missing: bool, workers: int, as_json: bool) -> int
 
 def _serves(ref: CertificateRef, workers: int) -> bool:
     """Whether analysis would take a certificate of this host for a run that begins now."""
-    return ref.workers == workers and datetime.now(UTC) - datetime.fromisoformat(ref.created) <= MOST_AGE
+    age = datetime.now(UTC) - datetime.fromisoformat(ref.created)
+    return ref.workers == workers and timedelta(0) <= age <= MOST_AGE
 
 
 COMMANDS = (schema, calibrate)

@@ -38,6 +38,7 @@ def test_a_short_calibration_certifies_or_says_what_did_not_hold(tmp_path: Path)
     assert row.truth_lateness_max_ns is not None
     assert streams.delivered == 250
     assert 200 <= streams.streams <= 250  # a second of arrivals, each open for 1.42 s
+    assert 100 <= streams.streams_held <= 150
     assert streams.memory_per_stream_bytes is not None
     assert (live.axis, live.delivered, live.events) == ("live", 100, 100 * TOKENS)
     assert find_certificate(tmp_path, "m:b", MEASUREMENT_PROTOCOL) == made.ref

@@ -96,7 +96,7 @@ def trial(spooler: Track) -> Trial:
     """Two tokens of one request until 1 s; the worker used 10 ms till then."""
     watch = Watch(MonotonicClock(), {})
     readings = array("q", [0, 1000 * MS])
-    watch.tracks = {"client": Track(readings, array("q", [0, 10 * MS]), readings, readings, readings, array("q", [5_000_000] * 2))}
+    watch.tracks = {"client": Track(readings, array("q", [0, 10 * MS]), readings, readings, array("q", [5_000_000] * 2))}
     watch.tracks |= {"spooler": spooler, "server": Track()}
     stamps = np.array([500 * MS, 1000 * MS])
     nothing = np.zeros(0, dtype=np.int64)
@@ -107,9 +107,8 @@ def trial(spooler: Track) -> Trial:
 
 
 def test_what_the_spooler_decodes_after_the_last_token_is_counted() -> None:
-    late = Track(
-        *(array("q", values) for values in ([0, 1000 * MS, 2000 * MS], [0, 2 * MS, 8 * MS], [0, 0, 0], [0, 0, 0], [0], [1_000_000]))
-    )
+    readings = [0, 1000 * MS, 2000 * MS], [0, 2 * MS, 8 * MS], [0, 0, 0], [0], [1_000_000]
+    late = Track(*(array("q", values) for values in readings))
     found = bounds._timed("b", "t", trial(late), (None, None, None)).figures
     assert (found["cpu_client_us"], found["cpu_spooler_us"], found["cpu_ours_us"]) == (5000, 4000, 9000)
     assert (found["rss_client_mb"], found["rss_spooler_mb"]) == (5, 1)

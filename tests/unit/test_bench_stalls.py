@@ -184,7 +184,7 @@ def test_a_pause_of_the_engine_itself_is_never_excused(pause_ms: int, share: flo
 )
 def test_a_spooler_is_starved_by_others_than_us(waited: int, client_ran: int, place: Place, answer: bool) -> None:
     span = 0, 1000 * MS
-    own = Track(*(array("q", [0, ns]) for ns in (1000 * MS, 200 * MS, waited * MS, 200 * MS)))
+    own = Track(*(array("q", [0, ns]) for ns in (1000 * MS, 200 * MS, waited * MS)), ran_ns=array("q", [0, 200 * MS]))
     found = trial(spooler=own, client=ran((0, 0), (1000 * MS, client_ran * MS)), server=ran((0, 0), (1000 * MS, 0)), place=place)
     assert starved(found, "spooler", *span) is answer
     assert not starved(trial(), "spooler", *span)

@@ -131,27 +131,29 @@ def on(axis: Axis, value: float, *, ok: bool, **more: Any) -> RateRow:
 
 def test_every_axis_has_a_ceiling_of_its_own() -> None:
     rows = (
-        on("rate", 25, ok=True, events_per_s=200.0, streams=20),
-        on("rate", 50, ok=True, events_per_s=400.0, streams=40),
+        on("rate", 25, ok=True, events_per_s=200.0, streams=20, streams_held=10),
+        on("rate", 50, ok=True, events_per_s=400.0, streams=40, streams_held=30),
         on("rate", 100, ok=False, events_per_s=800.0),
-        on("events", 100, ok=True, events_per_s=10_000.0, streams=100),
+        on("events", 100, ok=True, events_per_s=10_000.0, streams=100, streams_held=90),
         on("events", 200, ok=False, events_per_s=20_000.0),
         on("events", 300, ok=True, events_per_s=30_000.0),
-        on("streams", 50, ok=True, events_per_s=500.0, streams=500, memory_per_stream_bytes=9_000),
-        on("streams", 100, ok=True, events_per_s=1000.0, streams=1000, memory_per_stream_bytes=8_000),
+        on("streams", 50, ok=True, events_per_s=500.0, streams=500, streams_held=400, memory_per_stream_bytes=9_000),
+        on("streams", 100, ok=True, events_per_s=1000.0, streams=1000, streams_held=900, memory_per_stream_bytes=8_000),
         on("live", 100, ok=True, events_per_s=4_000.0),
     )
     found = ceilings(rows)
     assert found is not None
-    assert (found.rate, found.events, found.streams, found.live_events) == (50, 10_000, 1000, 4_000)
+    assert (found.rate, found.events, found.streams, found.live_events) == (50, 10_000, 900, 4_000)
     assert (found.best.rate, found.memory_per_stream_bytes) == (50, 8_000)
 
 
 def test_what_was_not_tried_or_did_not_hold_has_no_ceiling() -> None:
     assert ceilings((on("rate", 25, ok=False), on("events", 100, ok=True))) is None
-    found = ceilings((on("rate", 25, ok=True, events_per_s=9.0, streams=3), on("live", 25, ok=False), on("streams", 9, ok=False)))
+    found = ceilings(
+        (on("rate", 25, ok=True, events_per_s=9.0, streams=3, streams_held=2), on("live", 25, ok=False), on("streams", 9, ok=False))
+    )
     assert found is not None
-    assert (found.events, found.streams, found.live_events, found.memory_per_stream_bytes) == (9.0, 3, 0.0, None)
+    assert (found.events, found.streams, found.live_events, found.memory_per_stream_bytes) == (9.0, 2, 0.0, None)
     untried = ceilings((on("rate", 25, ok=True),))
     assert untried is not None
     assert untried.live_events is None
