@@ -14,7 +14,7 @@ from harness.manifest.explain import nearest, shown
 from harness.manifest.fairness import FairnessSection, check_fairness, check_guarantee
 from harness.manifest.findings import Finding, Findings
 from harness.manifest.priority_rules import check_priorities
-from harness.manifest.ramp_rules import check_ramp, check_ramp_search
+from harness.manifest.ramp_rules import check_ramp, check_ramp_search, check_ramp_window
 from harness.manifest.schema import Arm, Client, Load, Rank, Replicates, Slo, Waiver, Window
 from harness.manifest.topology import check_topology
 from harness.manifest.units import UnitError, format_duration, parse_rate
@@ -249,6 +249,7 @@ RULES: tuple[Rule, ...] = (
     (("arms", "workload"), check_api),
     (("workload",), check_ramp),
     (("load", "workload"), check_ramp_search),
+    (("window", "workload"), check_ramp_window),
     (("arms", "workload"), check_priorities),
     (("arms", "rank"), _controls),
     (("client",), _client),

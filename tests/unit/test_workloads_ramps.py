@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.manifest import expand
+from harness.manifest import workload as said
+from harness.manifest.ramp_rules import WINDOW_SLACK, check_ramp_window
+from harness.manifest.schema import Window
 from tests.tracefiles import jsonl
 from tests.unit.test_manifest_load import changed, fault, parse
 from workloads import ByteTokenizer, Schedule, WorkloadPlan, build_schedule, content_digest
@@ -118,6 +121,30 @@ def test_a_manifest_says_both_ends_and_the_record_keeps_them() -> None:
 def test_a_ramp_that_would_add_load_is_refused_with_the_right_end() -> None:
     problem = fault((RAMP[0], RAMP[1] % 2))
     assert (problem.code, problem.remedy) == ("bad_ramp", "write to: 1.5; the load itself sets the mean")
+
+
+def test_a_measured_window_beside_the_middle_of_the_line_is_refused_with_its_mean() -> None:
+    """What is measured is printed as of the load: it must not be measured at three fifths of it."""
+    ramp = (RAMP[0], RAMP[1].replace("0.5", "0") % 2)
+    problem = fault(ramp, ("drain: 10s", "drain: 60s"))
+    assert problem.code == "bad_ramp"
+    assert "0.615 times the load" in problem.what
+    assert problem.remedy == "make warm-up and drain equally long, e.g. 1m each"
+    parse(changed((RAMP[0], RAMP[1].replace("0.5", "1") % 1), ("drain: 10s", "drain: 60s")))  # no slope, no matter
+
+
+@given(st.floats(0, 2), st.integers(0, 300), st.integers(1, 300), st.integers(0, 300))
+def test_the_mean_that_is_refused_is_that_of_the_arrivals(start: float, warm_up: int, measured: int, drain: int) -> None:
+    end = warm_up + measured + drain
+    after = ramped(draw(ConstantArrivals(rate=50), end * NS_PER_S, 1), Ramp(start=start, stop=2 - start), end * NS_PER_S)
+    seen = int(((after >= warm_up * NS_PER_S) & (after < (warm_up + measured) * NS_PER_S)).sum()) / (50 * measured)
+    arrivals = said.Arrivals.model_validate({"process": "constant", "ramp": {"from": start, "to": 2 - start}})
+    window = Window.model_construct(warm_up=warm_up * NS_PER_S, measured=measured * NS_PER_S, drain=drain * NS_PER_S)
+    found = list(check_ramp_window(window, said.Workload.model_construct(arrivals=arrivals)))
+    if abs(seen - 1) > WINDOW_SLACK + 2 / (50 * measured):
+        assert found
+    elif abs(seen - 1) < WINDOW_SLACK - 2 / (50 * measured):
+        assert not found
 
 
 def test_a_search_asks_for_one_rate() -> None:
