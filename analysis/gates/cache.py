@@ -7,6 +7,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from analysis.gates.attached import is_attached, prompt_tokens
 from analysis.gates.registry import CellContext, Finding, RunContext, attempt, combine, gate, judge, number, passed
 from analysis.model import Claim
 from analysis.planned import integers
@@ -61,7 +62,7 @@ def prepared(record: RunRecord) -> Mapping[str, Any]:
 
 def _emptied(policy: str, runs: list[RunContext]) -> Iterable[Finding]:
     own = [r for r in runs if prepared(r.record).get("emptied") != "flush" and caching(r.record) is not False]
-    attached = [r for r in own if r.record.spec.arm.runtime == "endpoint"]
+    attached = [r for r in own if is_attached(r)]
     used = _used_before([r for r in own if r not in attached])
     words = f"{policy}: {len(runs) - len(own)} of {len(runs)} replicates flushed or without a cache, {used} on a server that served before"
     yield judge(used == 0, words, shared_starts=number(used, 0, "replicates"))
@@ -82,7 +83,7 @@ def _served_before(context: RunContext) -> Finding:
         t, v = summed(record.server_metrics, "server", "prompt_tokens_total")
         need(bool((t <= 0).any()), "")
     except AbsentError:
-        need(record.spec.arm.runtime != "endpoint", f"{name}: an attached endpoint without a prompt counter does not say what it served")
+        need(not is_attached(context), f"{name}: an attached endpoint without a prompt counter does not say what it served")
         return passed(f"{name}: own start, no counter to hold it against")
     warmed = (prepared(record).get("warm_pass") or {}).get("input_tokens", 0)
     earlier, own = float(v[t <= 0][-1]) - warmed, int(integers(record.schedule, "input_tokens").sum())
@@ -115,7 +116,7 @@ def _one_process(runs: list[RunContext]) -> Iterable[Finding]:
     for r in sorted(runs, key=lambda r: r.record.spec.replicate):
         by_start.setdefault(r.record.spec.server_start, []).append(r)
     following = [pair for group in by_start.values() for pair in pairwise(group)]
-    if runs[0].record.spec.arm.runtime == "endpoint":
+    if is_attached(runs[0]):
         yield from (attempt(partial(_lived_on, a), b) for a, b in following)
         return
     more = sum(_restarted(a, b) for a, b in following)
@@ -131,22 +132,10 @@ def _restarted(before: RunContext, after: RunContext) -> bool:
 
 def _lived_on(before: RunContext, after: RunContext) -> Finding:
     """An endpoint's process cannot be seen; its counter shows that it did not begin anew."""
-    left, found = (_prompt_tokens(r, last) for r, last in ((before, True), (after, False)))
+    left, found = prompt_tokens(before, last=True), prompt_tokens(after, last=False)
     name = f"replicates {before.record.spec.replicate} and {after.record.spec.replicate}"
     words = f"{name} of an attached endpoint: its prompt counter went from {left:g} to {found:g}"
     return judge(found >= left, words, **{f"counter_{after.record.spec.replicate}": number(found, left, "tokens")})
-
-
-def _prompt_tokens(context: RunContext, last: bool) -> float:
-    """Prompt tokens that the server had counted after its last sample, or before the load."""
-    record, name = context.record, f"replicate {context.record.spec.replicate}"
-    try:
-        t, v = summed(record.server_metrics, "server", "prompt_tokens_total")
-    except AbsentError as absent:
-        raise AbsentError(f"{name}: an attached endpoint without a prompt counter does not say whether it lived on") from absent
-    seen = v if last else v[t <= 0]
-    need(len(seen) > 0, f"{name}: no prompt counter was read before the load")
-    return float(seen[-1])
 
 
 def _kept(context: RunContext) -> Finding:

@@ -17,7 +17,7 @@ from harness.record.facts import Fact, Facts, PinResult, ServerExit
 from harness.record.fairness import Fairness
 from harness.record.reader import RunRecord, SealState
 from harness.record.schema import SAMPLES, SCHEDULE, TRUTH
-from harness.record.spec import Arm, Window, WorkloadSpec
+from harness.record.spec import Arm, Replication, Window, WorkloadSpec
 from tests.builders import (
     MS,
     S,
@@ -221,9 +221,15 @@ def lived_on(*before: float) -> Callable[[], list[RunRecord]]:
     return lambda: [counted(lambda i=i: [kept()[i]], n, arm=ATTACHED)()[0] for i, n in enumerate(before)]
 
 
-def uncounted_endpoint() -> Callable[[], list[RunRecord]]:
+def endpoint_starts(*before: float, starts: int = 5) -> Callable[[], list[RunRecord]]:
+    """Replicates of an endpoint, ``starts`` of whose server are declared, by what it had counted before each."""
+    made = cell(len(before), starts, replication=Replication(count=len(before), server_starts=starts))
+    return lambda: [counted(lambda i=i: [made()[i]], n, arm=ATTACHED)()[0] for i, n in enumerate(before)]
+
+
+def uncounted_endpoint(records: Callable[[], list[RunRecord]]) -> Callable[[], list[RunRecord]]:
     """The same, without a page of counters."""
-    return lambda: [replace(r, server_metrics=r.server_metrics.slice(0, 0)) for r in lived_on(0, 5000)()]
+    return lambda: [replace(r, server_metrics=r.server_metrics.slice(0, 0)) for r in records()]
 
 
 TURN_NS = 10 * S + 500 * MS
@@ -652,6 +658,10 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("output_length_agree", "other schedules", "UNKNOWN", lambda: [answering(100), other_schedule()]),
     ("output_length_agree", "not counted", "UNKNOWN", lambda: [answering(100), uncounted()]),
     ("replicates", "shared starts", "FAIL", cell(5, 4)),
+    ("replicates", "an endpoint that began anew before each", "PASS", endpoint_starts(0, 0, 0, 0, 0)),
+    ("replicates", "an endpoint that lived on", "FAIL", endpoint_starts(0, 0, 0, 0, 9000)),
+    ("replicates", "an endpoint of which one start is declared", "PASS", uncounted_endpoint(endpoint_starts(0, 0, 0, 0, 0, starts=1))),
+    ("replicates", "an endpoint without a counter", "UNKNOWN", uncounted_endpoint(endpoint_starts(0, 0, 0, 0, 0))),
     ("cache_state", "own starts, nothing written down", "PASS", cell(5, 5)),
     ("cache_state", "shared starts, nothing written down", "FAIL", cell(5, 4)),
     ("cache_state", "a process that served nothing, whatever its number", "PASS", on_one_start(emptied="start", served_before=0)),
@@ -695,7 +705,7 @@ MORE: list[tuple[str, str, str, Factory]] = [
         "PASS",
         counted(on_one_start(1, policy="as_trace", emptied="kept"), 0, arm=ATTACHED),
     ),
-    ("cache_state", "as_trace, endpoint without a counter", "UNKNOWN", uncounted_endpoint()),
+    ("cache_state", "as_trace, endpoint without a counter", "UNKNOWN", uncounted_endpoint(lived_on(0, 5000))),
     ("cache_state", "endpoint, counter at 0", "PASS", counted(on_one_start(emptied="attached"), 0, arm=ATTACHED)),
     ("cache_state", "endpoint, served before", "FAIL", counted(on_one_start(emptied="attached"), 5000, arm=ATTACHED)),
     (
