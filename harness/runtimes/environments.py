@@ -40,7 +40,7 @@ class Environment:
     @property
     def site_packages(self) -> Path:
         """Where its packages lie."""
-        return next((self.root / "lib").glob("python3.*")) / "site-packages"
+        return next((self.root / "lib").glob("python3.*"), self.root / "lib" / "python3") / "site-packages"
 
     def packages(self) -> tuple[str, ...]:
         """Return ``name==version`` of every installed distribution, sorted; read from metadata folders without starting it."""
@@ -60,6 +60,21 @@ class Environment:
 def count_bytes(root: Path) -> int:
     """Bytes of all files below ``root``."""
     return sum(p.lstat().st_size for p in root.rglob("*") if not p.is_dir())
+
+
+def processes_of(root: Path) -> list[int]:
+    """Ids of the processes that run from ``root``: named in their command line, or mapped into them; only those this user may see."""
+    below = f"{root}/".encode()
+    return sorted(
+        int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and any(below in _told(p / of) for of in ("cmdline", "maps"))
+    )
+
+
+def _told(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""  # it ended, or is somebody else's
 
 
 def read_marker(root: Path) -> dict[str, Any]:

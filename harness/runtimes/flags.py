@@ -79,7 +79,7 @@ def installed_options(python: Path, script: str, cache: Path, env: Mapping[str, 
 def _ask_parser(python: Path, script: str, env: Mapping[str, str]) -> str:
     try:
         done = subprocess.run(
-            [str(python), "-c", script],
+            [str(python), "-I", "-c", script],  # isolated: a folder of that name in our directory is not the installed server
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

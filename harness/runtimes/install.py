@@ -11,11 +11,23 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import HostError
-from harness.runtimes.environments import MARKER, Environment, count_bytes, environment, find_environment, gpu_seen, installed, root_of
+from harness.runtimes.environments import (
+    MARKER,
+    Environment,
+    count_bytes,
+    environment,
+    find_environment,
+    gpu_seen,
+    installed,
+    processes_of,
+    root_of,
+)
 from harness.runtimes.recipes import PLATFORM_PROJECT, RECIPES, Recipe, recipe
+from harness.runtimes.verify import changes, unmet_pins
 from harness.system import Fact
 
 __all__ = ["RECIPES", "Environment", "Recipe", "environment", "install", "installed", "probe", "recipe", "remove", "root_of"]
@@ -24,16 +36,40 @@ GIB = 2**30
 
 
 def remove(name: str) -> bool:
-    """Delete the environment of ``name`` and those of its earlier locks, with what lies beside them; False when there was none."""
+    """Delete the environment of ``name`` and those of its earlier locks, with what lies beside them; False when there was none.
+
+    Waits for an installation that is under way. Raises HostError ``runtime_in_use`` while a process runs from one, and deletes nothing
+    of it.
+    """
     current = root_of(recipe(name))
     roots = [p for p in current.parent.glob(f"{name}-*") if re.fullmatch(r"[0-9a-f]{12}", p.name.removeprefix(f"{name}-"))]
-    for root in roots:
-        with _locked(root):
-            (root / MARKER).unlink(missing_ok=True)  # first, so that a cut deletion is never taken for ready
-            shutil.rmtree(root)
-            for beside in (".flags.json", ".install.log"):
-                root.with_name(root.name + beside).unlink(missing_ok=True)
-    return bool(roots)
+    removed = [_remove(root) for root in roots]
+    return any(removed)
+
+
+def _remove(root: Path) -> bool:
+    with _locked(root):
+        if not root.exists():
+            return False  # somebody else removed it while we waited
+        _require_unused(root)
+        _clear(root)
+    return True
+
+
+def _clear(root: Path) -> None:
+    """Delete an environment and what lies beside it, whole or with an OSError: leftovers would be part of the next one."""
+    (root / MARKER).unlink(missing_ok=True)  # first, so that a cut deletion is never taken for ready
+    if root.exists():
+        shutil.rmtree(root)
+    for beside in (".flags.json", ".install.log"):
+        root.with_name(root.name + beside).unlink(missing_ok=True)
+
+
+def _require_unused(root: Path) -> None:
+    users = processes_of(root)
+    if users:
+        what = f"runtime={root.name}: pid {', '.join(map(str, users))} runs from {root}; its files would vanish under a measurement"
+        raise HostError.single("runtime_in_use", what, "let the run end, or stop that process, and try again")
 
 
 def probe(name: str) -> dict[str, Fact]:
@@ -59,44 +95,52 @@ def install(
 ) -> Environment:
     """Make the environment of ``name`` unless it is ready, and return it.
 
-    Takes minutes and gigabytes. ``progress`` gets one line a step. Raises UsageError ``version_not_locked``, HostError ``no_space`` or
-    ``install_failed`` (with the end of the installer's own output; the whole is kept in ``install.log`` beside the environment).
+    Takes minutes and gigabytes; one that is no longer as it was installed is made again. ``progress`` gets one line a step. Raises
+    UsageError ``version_not_locked``, HostError ``no_space``, ``runtime_in_use`` or ``install_failed`` (with the end of the installer's own
+    output; the whole is kept in ``install.log`` beside the environment).
     """
     say = progress or (lambda _line: None)
     made = recipe(name, version)
     root = root_of(made)
     if made.needs_gpu and not gpu_seen():
         say(f"no GPU was found here: {name} installs, but does not serve on this host; {name}-cpu does")
-    with _locked(root):
+    with _locked(root, say) as held:
         ready = environment(name)
-        if ready is not None:
+        if ready is not None and not (wrong := changes(ready)):
             say(f"{name} is ready at {root}")
             return ready
+        if ready is not None:
+            say(f"making it afresh: {wrong}")
         _require_space(root.parent, made.room_gib)
-        shutil.rmtree(root, ignore_errors=True)
-        _make(made, root, python, say)
+        _require_unused(root)
+        _clear(root)
+        _make(made, root, python, say, held)
     done = environment(name)
     assert done is not None  # noqa: S101 - the marker was just written under the lock
     return done
 
 
-def _make(made: Recipe, root: Path, python: str, say: Callable[[str], None]) -> None:
-    """Venv, pinned packages, what they lack, proof by import, marker."""
-    log = root.with_suffix(".install.log")
-    log.unlink(missing_ok=True)
+def _make(made: Recipe, root: Path, python: str, say: Callable[[str], None], held: int) -> None:
+    """Venv, pinned packages, what they lack, proof by versions and by import, marker."""
+    steps = _Steps(root.with_suffix(".install.log"), held)
     inner = str(root / "bin" / "python")
     say(f"making {root}")
-    _step([python, "-m", "venv", str(root)], log)
+    steps.run([python, "-I", "-m", "venv", str(root)])
     lock = root / "lock.txt"
     lock.write_text(made.lock_text(), encoding="utf-8")
     say(f"installing {len(made.pins())} pinned packages (minutes)")
-    _step([inner, "-m", "pip", "install", *pip_options(made), "--no-input", "-r", str(lock)], log)
-    _cure_torch(made, inner, lock, log, say)
+    steps.run([inner, "-I", "-m", "pip", "install", *pip_options(made), "--no-input", "-r", str(lock)])
+    _cure_torch(made, inner, lock, steps, say)
     env = Environment(made.name, made.runtime, made.version, root, made.digest())
     _cure_metadata(env, made.alias)
     put_platform(env.site_packages, made)
-    say(f"proving it: import {made.module}")
-    _step([inner, "-c", _PROOF, made.module, made.version, *([PLATFORM_PROJECT] if made.platform else [])], log)
+    say(f"proving it: every pin, and import {made.module}")
+    unmet = unmet_pins(made.pins(), env.packages())
+    if unmet:
+        raise HostError.single(
+            "install_failed", f"{made.name}: pins that are not met: {', '.join(unmet)}", f"read {steps.log}, cure the cause"
+        )
+    steps.run([inner, "-I", "-c", _PROOF, made.module, made.version, *([PLATFORM_PROJECT] if made.platform else [])])
     _write_marker(env)
     say(f"{made.name} is ready at {root}")
 
@@ -106,13 +150,13 @@ def pip_options(made: Recipe) -> list[str]:
     return ["--no-deps"] if made.closed else []
 
 
-def _cure_torch(made: Recipe, inner: str, lock: Path, log: Path, say: Callable[[str], None]) -> None:
+def _cure_torch(made: Recipe, inner: str, lock: Path, steps: _Steps, say: Callable[[str], None]) -> None:
     """The torch pin may resolve to the default build, which does not import without libraries of its own: then take those too."""
     pins = [pin for pin in made.pins() if pin.startswith("torch==")]
-    if not pins or _succeeds([inner, "-c", "import torch"], log):
+    if not pins or steps.succeed([inner, "-I", "-c", "import torch"]):
         return
     say("torch does not import alone: installing it with its dependencies")
-    _step([inner, "-m", "pip", "install", "--no-input", "-c", str(lock), pins[0]], log)
+    steps.run([inner, "-I", "-m", "pip", "install", "--no-input", "-c", str(lock), pins[0]])
 
 
 _PROOF = """
@@ -184,25 +228,37 @@ def _write_marker(env: Environment) -> None:
     part.replace(env.root / MARKER)
 
 
-def _step(argv: Sequence[str], log: Path) -> None:
-    """Run one command, its output to ``log``; HostError ``install_failed`` with the last lines."""
-    if _succeeds(argv, log):
-        return
-    tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
-    raise HostError.single(
-        "install_failed",
-        f"step `{' '.join(argv[1:4])} ...` failed; its last lines:\n      " + "\n      ".join(tail),
-        f"read {log}, cure the cause (network, disk, python version) and run the installation again; it starts afresh",
-    )
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Commands of one installation, their output in ``log``.
 
+    Each holds the lock ``held`` itself: one that outlives us (we were killed) must not write into what the next installation makes. They
+    run isolated (``-I``): a folder ``vllm`` in the caller's directory is not the package that was installed.
+    """
 
-def _succeeds(argv: Sequence[str], log: Path) -> bool:
-    """Run ``argv`` with output appended to ``log``; True on exit 0."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    clean = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}}
-    with log.open("ab") as out:
-        done = subprocess.run(list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=clean, check=False)
-    return done.returncode == 0
+    log: Path
+    held: int
+
+    def run(self, argv: Sequence[str]) -> None:
+        """Run one command; HostError ``install_failed`` with its last lines."""
+        if self.succeed(argv):
+            return
+        tail = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+        raise HostError.single(
+            "install_failed",
+            f"step `{' '.join(argv[2:5])} ...` failed; its last lines:\n      " + "\n      ".join(tail),
+            f"read {self.log}, cure the cause (network, disk, python version) and run the installation again; it starts afresh",
+        )
+
+    def succeed(self, argv: Sequence[str]) -> bool:
+        """Run one command; True on exit 0."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        clean = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}}
+        with self.log.open("ab") as out:
+            done = subprocess.run(
+                list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=clean, pass_fds=(self.held,), check=False
+            )
+        return done.returncode == 0
 
 
 def _require_space(parent: Path, needed_gib: int) -> None:
@@ -217,9 +273,13 @@ def _require_space(parent: Path, needed_gib: int) -> None:
 
 
 @contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    """Hold one installation at a time per environment; the lock dies with its holder."""
+def _locked(root: Path, say: Callable[[str], None] = lambda _line: None) -> Iterator[int]:
+    """Hold one installation at a time per environment; gives the lock's descriptor. It is free when nobody holds that any more."""
     root.parent.mkdir(parents=True, exist_ok=True)
     with root.with_suffix(".lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting: another installation or removal of {root.name} is under way")
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield held.fileno()

@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 
 from harness.clock import NS_PER_S, Clock, MonotonicClock
-from harness.errors import UsageError
+from harness.errors import HostError, UsageError
 from harness.runtimes.models import TINY
-from harness.runtimes.ports import HOST, free_port
+from harness.runtimes.ports import HOST, free_port, holder
 from harness.runtimes.process import ServerProcess
 from harness.runtimes.registry import get_runtime
 from harness.system import Arm, Fact, ModelPin, Pins
@@ -34,6 +34,9 @@ def probe_runtime(name: str, version: str | None, *, dtype: str = "bfloat16", cl
         try:
             server.start(runtime.command(arm, pins, port, Path(folder)), Path(folder) / "server.log")
             server.wait_ready(lambda: runtime.ready(base_url), READY_S, clock)
+            if not server.listens_on(port):
+                what = f"port={port}: {holder(port)} answers there, not the {name} that was started; its facts would be another server's"
+                raise HostError.single("stale_server", what, "stop that process, then probe again")
             ready_s = round((clock.now_ns() - began) / NS_PER_S, 1)
             facts = runtime.facts(arm, pins, base_url, Path(folder) / "server.log")
         finally:

@@ -10,7 +10,7 @@ from harness.errors import HostError, Problem, UsageError
 from harness.runtimes import flags
 from harness.runtimes.asking import ask, ask_json, served_models
 from harness.runtimes.contract import Command, MetricRule, Target, histogram
-from harness.runtimes.environments import Environment, find_environment, missing_install, require_environment
+from harness.runtimes.environments import Environment, find_environment, require_environment
 from harness.runtimes.fixed import base_environment, env_problem
 from harness.runtimes.models import find_model, missing_model, model_config, model_dir
 from harness.runtimes.placement import role_problems, sglang_role_args
@@ -20,6 +20,7 @@ from harness.runtimes.served import served_length
 from harness.runtimes.sglang_facts import cacheable_block, served_facts
 from harness.runtimes.sglang_flags import DUMP_PARSER, reserved
 from harness.runtimes.tokenize import count_tokens, template_tokens
+from harness.runtimes.verify import require_unaltered, sound_environment
 from harness.system import Arm, EvidenceClass, Fact, Pins
 
 ALLOWED_ENV = frozenset(
@@ -96,22 +97,23 @@ class SglangRuntime:
         problems = [p for p in (missing_model(pins.model.id), _vocabulary_problem(pins)) if p is not None]
         problems += role_problems(arm, pins)
         problems += [env_problem(name, ALLOWED_ENV) for name in sorted(arm.env.keys() - ALLOWED_ENV)]
-        env = find_environment(self.name, arm.version)
-        if env is None:
-            return [*problems, missing_install(self.name, arm.version)]
+        env = sound_environment(self.name, arm.version)
+        if isinstance(env, Problem):
+            return [*problems, env]
         options = options_of(env)
         return problems + flags.check_args(arm.args, options, reserved(options, on_cpu(env)))
 
     def command(self, arm: Arm, pins: Pins, port: int, workdir: Path) -> Command:
         """Build the start of SGLang's server on 127.0.0.1:port.
 
-        Raises UsageError with all problems of ``check``, HostError ``port_in_use``.
+        Raises UsageError with all problems of ``check``, HostError ``port_in_use`` or ``runtime_changed``.
         """
         problems = self.check(arm, pins)
         if problems:
             raise UsageError(*problems)
         check_port(port)
         env = require_environment(self.name, arm.version)
+        require_unaltered(env)
         argv = [str(env.python), "-m", "sglang.launch_server", "--model-path", str(model_dir(pins.model.id)), *_pinned(pins)]
         argv += ["--host", HOST, "--port", str(port), *REPORTING, *_fixed(env, arm)]
         return Command((*argv, *flags.to_argv(arm.args, options_of(env))), server_env(env, arm), workdir)

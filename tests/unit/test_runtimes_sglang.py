@@ -23,6 +23,7 @@ from harness.runtimes.flags import OUTSIDE
 from harness.runtimes.sglang import ALLOWED_ENV, SglangRuntime, server_env
 from harness.runtimes.sglang_facts import cacheable_block, served_facts
 from harness.runtimes.sglang_flags import reserved
+from tests.environments import engine_source, make_ready
 
 RECORDED = Path(__file__).parent.parent / "fixtures" / "sglang"
 INFO: dict[str, Any] = json.loads((RECORDED / "server_info-0.5.23-cpu.json").read_text())
@@ -105,14 +106,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def ready() -> install.Environment:
     """A folder that looks like a finished environment, with the real parser's answer beside it."""
-    made = install.recipe("sglang-cpu")
-    root = install.root_of(made)
-    (root / "lib/python3.11/site-packages/sglang-0.5.23.dist-info").mkdir(parents=True)
-    (root / "READY").write_text(json.dumps({"lock_digest": made.digest()}))
-    (root.parent / f"{root.name}.flags.json").write_text(FLAGS)
-    env = install.environment("sglang-cpu")
-    assert env is not None
-    return env
+    return make_ready("sglang-cpu", flags=FLAGS)
 
 
 @pytest.fixture
@@ -139,6 +133,27 @@ def test_the_command_is_the_pins_ours_and_the_arguments(ready: install.Environme
     assert command.env["SGLANG_PLATFORM"] == "trigpoint_cpu"
     assert (command.env["OMP_NUM_THREADS"], command.env["HF_HUB_OFFLINE"]) == ("2", "1")
     assert server_env(ready, arm())["OMP_NUM_THREADS"] == "1"
+
+
+def test_an_environment_that_was_changed_since_is_refused(ready: install.Environment, model: Pins, tmp_path: Path) -> None:
+    """Packages and our own part of it whenever it is asked about, the engine's own files before each start."""
+    runtime = SglangRuntime()
+    source = engine_source(ready)
+    whole = source.read_bytes()
+    source.write_bytes(whole.replace(b"0", b"1"))
+    assert runtime.check(arm(), model) == []
+    with pytest.raises(HostError, match=r"not as released: sglang/__init__\.py") as caught:
+        runtime.command(arm(), model, 18874, tmp_path)
+    assert caught.value.problems[0].code == "runtime_changed"
+    source.write_bytes(whole)
+    assert runtime.command(arm(), model, 18874, tmp_path).argv
+    cure = ready.site_packages / "trigpoint_sglang_cpu/cure.py"
+    cure.write_bytes(cure.read_bytes() + b"#")
+    (problem,) = runtime.check(arm(), model)
+    assert (problem.code, "edited: trigpoint_sglang_cpu/cure.py" in problem.what) == ("runtime_changed", True)
+    (ready.site_packages / "numpy-9.dist-info").mkdir()
+    (problem,) = runtime.check(arm(), model)
+    assert (problem.code, "its packages are not those" in problem.what) == ("runtime_changed", True)
 
 
 def test_the_arm_s_pool_wins_over_ours(ready: install.Environment, model: Pins, tmp_path: Path) -> None:
