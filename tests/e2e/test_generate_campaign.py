@@ -17,12 +17,15 @@ pytestmark = pytest.mark.e2e
 
 SAID = "  api: generate\n  arrivals: {process: trace, ramp: {from: 0.5, to: 1.5}}\n  output-length"
 
+EVEN = ("warm-up: 0s, measured: 2s", "warm-up: 1s, measured: 1s")  # the measured window amid the ramp
+
 
 @pytest.fixture(scope="module")
 def campaign(port: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("generate")
     path = write_manifest(folder, "own", f"http://127.0.0.1:{port}", ("good", "status_429", "bad_json"))
-    path.write_text(path.read_text(encoding="utf-8").replace("  output-length", SAID), encoding="utf-8")
+    text = path.read_text(encoding="utf-8").replace("  output-length", SAID).replace(*EVEN)
+    path.write_text(text, encoding="utf-8")
     done = trigpoint(folder, "run", path, "--results", folder / "results")
     assert done.returncode == 0, done.stderr
     return folder / "results" / "own"
