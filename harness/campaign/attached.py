@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from harness.observe import check_attested, check_pins
 from harness.record.coordinates import RUN_COORDINATES, Coordinate, Known, NotApplicable, Unknown
@@ -17,6 +17,9 @@ NO_GPU = "none"
 OF_A_GPU = ("hardware.driver", "hardware.gpu_settings")
 SPLITS = {f"parallelism.{axis}": f"server.{axis}_parallel" for axis in ("tensor", "pipeline", "data", "expert")}
 """Degrees of parallelism and the facts that state them."""
+
+STATED = SPLITS | {"runtime.name": "server.engine", "parallelism.replicas": "server.replicas", "parallelism.disaggregation": "server.roles"}
+"""Coordinates that are declared of a server we start, and the facts in which another one states them."""
 
 BY_ROLE = "servers are counted by role"
 UNCOUNTED = "attached endpoint: nobody counted how many servers answer behind it"
@@ -54,9 +57,9 @@ def _seen(fact: Fact | None, reason: str) -> Coordinate:
     return Unknown(reason=reason) if fact is None or fact.value is None else Known(value=fact.value)
 
 
-def vouched(found: Mapping[str, Coordinate], arm: Arm) -> dict[str, Coordinate]:
-    """What the user vouches for of everything that was neither seen nor declared, and what follows from it."""
-    known = {n: Known(value=v, source="attested") for n, v in arm.attested.items() if n in RUN_COORDINATES}
+def vouched(found: Mapping[str, Coordinate], arm: Arm, seen: Collection[str]) -> dict[str, Coordinate]:
+    """What the user vouches for of all that was neither ``seen`` (though it changed since) nor declared, and what follows from it."""
+    known = {n: Known(value=v, source="attested") for n, v in arm.attested.items() if n in RUN_COORDINATES and n not in seen}
     said: dict[str, Coordinate] = {n: k for n, k in known.items() if not isinstance(found.get(n), Known)}
     return said | implied({**found, **said})
 
@@ -76,7 +79,7 @@ def implied(found: Mapping[str, Coordinate]) -> dict[str, Coordinate]:
 def held_pins(pins: Pins, arm: Arm, facts: Mapping[str, Fact], names: Mapping[str, str]) -> tuple[PinResult, ...]:
     """Every pin and every attestation against what was found; ``names``: coordinate -> fact."""
     held: Sequence[PinResult] = check_pins(pins, facts, arm.attested)
-    return (*held, *check_attested(arm.attested, facts, {**names, **SPLITS, "runtime.name": "server.engine"}, held))
+    return (*held, *check_attested(arm.attested, facts, {**names, **STATED}, held))
 
 
 def evidence_class(own: EvidenceClass, facts: Mapping[str, Fact]) -> EvidenceClass:

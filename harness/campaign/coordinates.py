@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.campaign.attached import BY_ROLE, unseen, vouched
+from harness.campaign.attached import BY_ROLE, STATED, unseen, vouched
 from harness.record.coordinates import RUN_COORDINATES, Coordinate, Known, NotApplicable, RunCoordinates, Unknown
 from harness.record.facts import Fact, Facts
 from harness.record.spec import RunSpec, WorkloadSpec
@@ -15,10 +15,13 @@ def build_coordinates(spec: RunSpec, facts: Facts) -> RunCoordinates:
     """Return all run coordinates of one attempt.
 
     What the plan decides is *declared*; what was read from server or host is *observed*; for an attached endpoint the user's attestations
-    fill what could not be observed, marked *attested*. The rest is unknown with the reason, never left out.
+    fill what could not be observed, marked *attested*. The rest is unknown with the reason, never left out, and so is what was another
+    thing after the load than before it.
     """
-    found = _declared(spec) | _observed(facts.before) | unseen(spec, facts.before)
-    found |= vouched(found, spec.arm)
+    settled = {name: _settled(fact, facts.after.get(name)) for name, fact in facts.before.items()}
+    found = _declared(spec) | _observed(settled) | unseen(spec, settled)
+    seen = {name for name, fact in (OBSERVED | STATED).items() if facts.before.get(fact, Fact()).value is not None}
+    found |= vouched(found, spec.arm, seen)
     return RunCoordinates(coordinates={name: found.get(name, Unknown(reason="not recorded")) for name in RUN_COORDINATES})
 
 
@@ -124,6 +127,13 @@ OBSERVED: dict[str, str] = {
 
 def _observed(facts: Mapping[str, Fact]) -> dict[str, Coordinate]:
     return {name: _from_fact(facts.get(fact), fact) for name, fact in OBSERVED.items()}
+
+
+def _settled(before: Fact, after: Fact | None) -> Fact:
+    """A server that was exchanged or changed under the load is not the one that was found."""
+    if after is None or None in (before.value, after.value) or before.value == after.value:
+        return before
+    return Fact(reason=f"{before.value!r} before the load and {after.value!r} after it", source=before.source)
 
 
 def _from_fact(fact: Fact | None, name: str) -> Coordinate:

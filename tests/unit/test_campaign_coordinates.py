@@ -31,6 +31,17 @@ def test_observed_facts_become_values_and_null_facts_keep_their_reason() -> None
     assert found["hardware.cpu"] == Unknown(reason="no /proc here")
 
 
+def test_what_changed_under_the_load_is_unknown_though_somebody_vouches_for_it() -> None:
+    told = {"server.version": Fact(value="0.32.0"), "server.dtype": Fact(value="bfloat16"), "host.cpu_model": Fact(value="x")}
+    later = {"server.version": Fact(value="0.33.0"), "server.dtype": Fact(value="bfloat16"), "host.cpu_model": Fact(reason="gone")}
+    found = build_coordinates(make_spec(), make_facts(before=told, after=later)).coordinates
+    assert found["runtime.version"] == Unknown(reason="'0.32.0' before the load and '0.33.0' after it")
+    assert found["model.dtype"] == Known(value="bfloat16")
+    assert found["hardware.cpu"] == Known(value="x")  # a server that died says nothing any more
+    arm = ENDPOINT.model_copy(update={"attested": {"runtime.version": "0.32.0"}})
+    assert isinstance(build_coordinates(make_spec(arm=arm), make_facts(before=told, after=later)).coordinates["runtime.version"], Unknown)
+
+
 def test_the_window_is_a_coordinate_of_its_own_and_not_part_of_the_chain() -> None:
     trace = TraceRef(format="azure-2023", name="t", sha256="0" * 64, licence="own", attribution="us")
     sealed = []

@@ -46,12 +46,14 @@ def test_a_declared_ray_fleet_is_not_run_as_processes() -> None:
     ids=["one host", "the set of hosts", "one of them unknown"],
 )
 def test_the_client_of_a_fleet_is_the_set_of_its_hosts(hosts: tuple[str | None, ...], value: Any) -> None:
-    base = Facts(before={"client.identity": Fact(value="driver"), "host.boot": Fact(value="b")}, after={"host.boot": Fact(value="b")})
+    driver = {"client.identity": Fact(value="driver"), "host.boot": Fact(value="b")}
+    base = Facts(before=driver, after=driver)
     merged = client_facts(base, found(*hosts))
     assert merged.before["client.identity"].value == value
     assert value is not None or "fleet.w1.host: no boot id" in str(merged.before["client.identity"].reason)
     assert merged.before["host.boot"].value == "b"
     assert merged.after["fleet.w0.drift_ns"].value == 5
+    assert "client.identity" not in merged.after
 
 
 def test_processes_of_one_host_change_no_fact() -> None:
