@@ -105,7 +105,7 @@ def client_facts(facts: Facts, found: FleetFacts) -> Facts:
         who = Fact(value=identities[0] if len(identities) == 1 else identities, source="the hosts of the fleet")
     before = {**facts.before, **found.before, IDENTITY: who}
     after = {name: fact for name, fact in facts.after.items() if name != IDENTITY}  # that of this host, which is not the client
-    return facts.model_copy(update={"before": before, "after": after | found.after})
+    return facts.model_copy(update={"before": before, "after": {**after, **found.after}})
 
 
 @dataclass(frozen=True, slots=True)
