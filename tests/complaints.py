@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.errors import UsageError
 from tests.tracefiles import jsonl
 from workloads import ByteTokenizer, Schedule, WorkloadPlan, build_schedule

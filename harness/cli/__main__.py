@@ -1,6 +1,6 @@
 """``python -m harness.cli`` is the command ``trigpoint``."""
 
-from harness.cli.app import main
+from harness.cli import main
 
 if __name__ == "__main__":
     main()

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from analysis.notebook import read_campaign
-from harness.cli import main
+from harness.cli.app import main
 from harness.record.journal import Journal
 from harness.record.reader import latest_sealed, read_run
 from tests.known_queue import KnownQueue

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from analysis.campaign import analyze
 from analysis.model import CampaignAnalysis, Ranking
-from harness.cli import main
+from harness.cli.app import main
 from harness.cli.sides import load_records
 from harness.record.reader import RunRecord
 

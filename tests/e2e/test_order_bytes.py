@@ -15,7 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from harness.cli import main
+from harness.cli.app import main
 
 pytestmark = pytest.mark.e2e
 
@@ -49,7 +49,7 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from click.testing import CliRunner
-from harness.cli import main
+from harness.cli.app import main
 
 found = {}
 for key, words in json.loads(sys.argv[1]).items():

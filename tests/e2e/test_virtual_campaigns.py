@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from analysis.campaign import analyze
 from analysis.model import CampaignAnalysis, CellAnalysis, Ranking, Refusal
-from harness.cli import main
+from harness.cli.app import main
 from harness.cli.sides import load_records
 from harness.record.coordinates import Coordinate, Known, RunCoordinates
 from harness.record.reader import RunRecord, latest_sealed

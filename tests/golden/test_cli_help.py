@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from harness.cli import main
+from harness.cli.app import main
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from harness.cli import main
+from harness.cli.app import main
 from tests.golden.test_cli_answers import ROOT, hold
 
 pytestmark = pytest.mark.e2e

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.cli.policies import CONTRACT, card_lines
 from harness.reference.registry import POLICIES
 from tests.unit.test_analysis_cost_fit import record

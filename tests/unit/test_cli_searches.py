@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harness.cli import main
+from harness.cli.app import main
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 

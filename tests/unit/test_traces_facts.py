@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harness.cli import main
+from harness.cli.app import main
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 FACTS: dict[str, Any] = json.loads((TRACES / "facts.json").read_text())["facts"] if TRACES.is_dir() else {}

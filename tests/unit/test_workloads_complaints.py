@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harness.cli import main
+from harness.cli.app import main
 from tests.complaints import CHATS, MS, SHARED, TABLE, S, build, complaints, facts, here, inspect, mooncake, prompt, refused, warned, write
 from tests.tracefiles import codes, fault, jsonl, read
 from workloads import read_trace, reusable_tokens

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.campaign.bodies import encode_bodies
-from harness.cli import main
+from harness.cli.app import main
 from harness.manifest import expand, parse_manifest
 from harness.replay.agenda import Agenda
 from harness.replay.shares import deal
