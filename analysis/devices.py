@@ -6,11 +6,14 @@ import numpy as np
 import pyarrow.compute as pc
 
 from analysis.planned import Int64, in_window
-from analysis.samples import AbsentError, Floats, growth, need, series
+from analysis.samples import AbsentError, Floats, growth, need, need_seen, series
 from harness.record.reader import RunRecord
 
 SOURCE = "gpu"
 POWER, ENERGY = "gpu_power_watts", "gpu_energy_j_total"
+
+NO_GPU = "none"
+"""Value of the fact ``host.gpu`` where there is none."""
 
 IDLE_BIT = 0x1
 """NVML's reason "nothing to do": a clock that falls then harms nobody."""
@@ -32,7 +35,7 @@ def serving(record: RunRecord) -> tuple[frozenset[str], bool]:
 def device_samples(record: RunRecord, metric: str) -> dict[str, tuple[Int64, Floats]]:
     """Samples of a metric inside the measured window by serving device: label -> (t_ns, value), (m,) each.
 
-    Raises AbsentError unless every serving device has one.
+    Raises AbsentError where those of a serving device leave half of the window unseen.
     """
     devices, _ = serving(record)
     need(bool(devices), "no accelerator was sampled")
@@ -42,7 +45,7 @@ def device_samples(record: RunRecord, metric: str) -> dict[str, tuple[Int64, Flo
         need(label in found, f"{metric} of device {label} was never sampled")
         t, v = found[label]
         mask = in_window(t, record.spec.window)
-        need(bool(mask.any()), f"{metric} of device {label} has no sample in the measured window")
+        need_seen(t[mask], record.spec.window, f"samples of {metric} of device {label}")
         inner[label] = (t[mask], v[mask])
     return inner
 
@@ -53,9 +56,11 @@ def _order(label: str) -> tuple[int, str]:
 
 def power_source(record: RunRecord) -> str:
     """Where ``power`` has it from, in words."""
-    devices, _ = serving(record)
-    counted = devices <= series(record.host, SOURCE, ENERGY).keys()
-    return "by the boards' energy counters" if counted and devices else "integrated from samples of the power"
+    try:
+        device_samples(record, ENERGY)
+    except AbsentError:
+        return "integrated from samples of the power"
+    return "by the boards' energy counters"
 
 
 def power(record: RunRecord) -> tuple[float, int]:
@@ -68,19 +73,17 @@ def power(record: RunRecord) -> tuple[float, int]:
         found = device_samples(record, ENERGY)
     except AbsentError:
         found = device_samples(record, POWER)
-        return sum(_integrated(record, t, v) for t, v in found.values()), sum(len(v) for _, v in found.values())
-    return sum(_counted(record, t, v) for t, v in found.values()), sum(len(v) for _, v in found.values())
+        return sum(_integrated(t, v) for t, v in found.values()), sum(len(v) for _, v in found.values())
+    return sum(_counted(t, v) for t, v in found.values()), sum(len(v) for _, v in found.values())
 
 
-def _counted(record: RunRecord, t: Int64, v: Floats) -> float:
-    return growth(ENERGY, v) / _span(record, t)
+def _counted(t: Int64, v: Floats) -> float:
+    return growth(ENERGY, v) / _span_s(t)
 
 
-def _integrated(record: RunRecord, t: Int64, v: Floats) -> float:
-    return float(np.trapezoid(v, t / 1e9)) / _span(record, t)
+def _integrated(t: Int64, v: Floats) -> float:
+    return float(np.trapezoid(v, t / 1e9)) / _span_s(t)
 
 
-def _span(record: RunRecord, t: Int64) -> float:
-    span = int(t[-1] - t[0])
-    need(2 * span >= record.spec.window.measured_ns, f"samples of a device span {span / 1e9:.3g} s, less than half of the measured window")
-    return span / 1e9
+def _span_s(t: Int64) -> float:
+    return float(t[-1] - t[0]) / 1e9

@@ -8,9 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.record.reader import RunRecord
+from harness.record.spec import Window
 
 Int64 = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+
+HOLE = 4.0
+"""A gap is a hole beyond four times the median one: sampling instants are spread over half to one and a half of their period."""
 
 
 class AbsentError(Exception):
@@ -25,6 +30,22 @@ def need(condition: bool, reason: str) -> None:
     """Raise ``AbsentError(reason)`` unless ``condition`` holds."""
     if not condition:
         raise AbsentError(reason)
+
+
+def need_half(t: Int64, window: Window, whose: str) -> None:
+    """Raise AbsentError unless ascending samples at t (m,) ns span at least half of the window: less would let half a run go unseen."""
+    span = int(t[-1] - t[0]) if len(t) > 1 else 0
+    need(2 * span >= window.measured_ns, f"{whose} span {span / 1e9:.3g} s, less than half of the measured window")
+
+
+def need_seen(t: Int64, window: Window, whose: str) -> None:
+    """As ``need_half``, and the holes between the samples leave less than half of the window unseen. A counter's growth needs none of that;
+    a level does: a busy server may not answer just while there would be most to see.
+    """
+    need_half(t, window, whose)
+    gaps = np.diff(np.concatenate(([window.start_ns], t, [window.stop_ns])))
+    holes = int(gaps[gaps > HOLE * np.median(np.diff(t))].sum())
+    need(2 * holes <= window.measured_ns, f"{whose} leave {holes / 1e9:.3g} s of the measured window unseen, more than half")
 
 
 def series(table: pa.Table, source: str, metric: str) -> dict[str, tuple[Int64, Floats]]:

@@ -7,17 +7,17 @@ from functools import partial
 
 import numpy as np
 
-from analysis.devices import device_samples, power, power_source, serving
-from analysis.gates.tables import by_label, shares, windowed
+from analysis.devices import NO_GPU, device_samples, power, power_source, serving
+from analysis.gates.tables import mean_ratio, shares
 from analysis.model import Figure
+from analysis.planned import in_window
 from analysis.quantities import Quantity
-from analysis.samples import need
+from analysis.samples import need, need_seen, series
 from analysis.virtual import in_virtual_time
 from harness.record.reader import RunRecord
 
 WINDOW = "the measured window"
 ROLES = ("server", "client", "spooler")
-NO_GPU = "none"
 
 
 def host_quantities(record: RunRecord, figures: Mapping[str, Figure]) -> tuple[Quantity, ...]:
@@ -37,7 +37,7 @@ def _processes(record: RunRecord) -> Iterator[Quantity]:
         yield Quantity(f"{role}_cpu", "cores", WINDOW, partial(_cores, record, role))
         yield Quantity(f"{role}_memory_max", "bytes", f"samples in {WINDOW}", partial(_memory, record, role))
     for name, metric in (("host_busy", "cpu_busy_ratio"), ("host_foreign", "foreign_cpu_ratio"), ("host_steal", "cpu_steal_ratio")):
-        yield Quantity(name, "ratio", f"all cores over {WINDOW}", partial(_mean, record, metric))
+        yield Quantity(name, "ratio", f"all cores over {WINDOW}", partial(mean_ratio, record, metric))
 
 
 def _cores(record: RunRecord, role: str) -> tuple[float, int]:
@@ -48,14 +48,12 @@ def _cores(record: RunRecord, role: str) -> tuple[float, int]:
 
 def _memory(record: RunRecord, role: str) -> tuple[float, int]:
     """Highest resident memory; of several clients, the sum of each one's highest."""
-    found = by_label(record, role, "rss_bytes")
-    need(bool(found) and all(len(v) for v in found.values()), f"{role}.rss_bytes has no sample in the measured window")
-    return sum(float(v.max()) for v in found.values()), sum(map(len, found.values()))
-
-
-def _mean(record: RunRecord, metric: str) -> tuple[float, int]:
-    values = windowed(record, "host", metric)
-    return float(values.mean()), len(values)
+    found = series(record.host, role, "rss_bytes")
+    need(bool(found), f"{role}.rss_bytes was never sampled")
+    inner = {label: in_window(t, record.spec.window) for label, (t, _) in found.items()}
+    for label, (t, _) in found.items():
+        need_seen(t[inner[label]], record.spec.window, f"{role}.rss_bytes samples")
+    return sum(float(v[inner[label]].max()) for label, (_, v) in found.items()), sum(int(mask.sum()) for mask in inner.values())
 
 
 def _devices(record: RunRecord, figures: Mapping[str, Figure]) -> Iterator[Quantity]:

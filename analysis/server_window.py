@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.planned import Int64, in_window
-from analysis.samples import Floats, growth, need, series, summed
+from analysis.samples import Floats, growth, need, need_half, need_seen, series, summed
 from harness.record.reader import RunRecord
 
 NONE_COUNTED = "the server counted none in the measured window; most engines count a request when it ends, some only when it ends by itself"
@@ -42,12 +42,9 @@ class Pages:
         """See the class."""
         window = self.record.spec.window
         need(len(self._all) > 0, "the server has no page of metrics, or it was never read")
-        return self._enough(self._all[in_window(self._all, window)], "its pages")
-
-    def _enough(self, stamps: Int64, whose: str) -> Int64:
-        span = int(stamps[-1] - stamps[0]) if len(stamps) > 1 else 0
-        need(2 * span >= self.record.spec.window.measured_ns, f"{whose} span {span / 1e9:.3g} s, less than half of the measured window")
-        return stamps
+        inner = self._all[in_window(self._all, window)]
+        need_half(inner, window, "its pages")
+        return inner
 
     @property
     def span_s(self) -> float:
@@ -89,12 +86,15 @@ class Pages:
         return bool(series(self.record.server_metrics, "server", metric))
 
     def level(self, metric: str) -> Level:
-        """A gauge over the window: each sample stands for the time that is nearer to it than to its neighbours."""
+        """A gauge over the window: each sample stands for the time that is nearer to it than to its neighbours.
+
+        Raises AbsentError where the samples leave half of the window unseen.
+        """
         t, v = self._shown(metric)
-        mask = in_window(t, self.record.spec.window)
-        return level(
-            self._enough(t[mask], f"samples of {metric}"), v[mask], self.record.spec.window.start_ns, self.record.spec.window.stop_ns
-        )
+        window = self.record.spec.window
+        mask = in_window(t, window)
+        need_seen(t[mask], window, f"samples of {metric}")
+        return level(t[mask], v[mask], window.start_ns, window.stop_ns)
 
     def buckets(self, metric: str) -> Mapping[str, float]:
         """Observations within the window by upper bound (text, as the server writes it), in ascending order; not cumulated."""

@@ -181,7 +181,7 @@ def make_coordinates(**changes: Coordinate) -> dict[str, Coordinate]:
 def make_facts(**changes: Any) -> Facts:
     """Return facts of a healthy run: pins matched, flags checked, server survived."""
     base: dict[str, Any] = {
-        "before": {"host.boot": Fact(value="b", source="test")},
+        "before": {"host.boot": Fact(value="b", source="test"), "host.gpu": Fact(value="none", source="test")},
         "after": {"host.boot": Fact(value="b", source="test")},
         "pins": (PinResult(pin="model.dtype", expected="float32", observed="float32", result="matched"),),
         "flags_checked": True,

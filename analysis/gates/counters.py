@@ -13,7 +13,7 @@ from analysis.gates.registry import ErrorRates, Finding, RunContext, attempt, co
 from analysis.gates.tables import SECOND, Floats, in_flight, in_order, inside
 from analysis.model import Claim
 from analysis.planned import Bools, Int64, integers, is_any, planned, texts
-from analysis.samples import RestartedError, counter_delta, need, summed
+from analysis.samples import RestartedError, counter_delta, need, need_seen, summed
 from harness.record.schema import EndKind
 
 LEVEL = 0.99
@@ -154,6 +154,7 @@ def in_flight_area(context: RunContext) -> Finding:
     t_waiting, waiting = summed(record.server_metrics, "server", "requests_waiting")
     shared, at, also = np.intersect1d(t, t_waiting, return_indices=True)
     mask = inside(record, shared)
+    need_seen(shared[mask], record.spec.window, "in-flight samples")
     sent = clocks.send_ns >= 0
     need(bool(sent.any()), "no request was sent")
     end = np.where(clocks.end_ns >= 0, clocks.end_ns, record.spec.window.end_ns)[sent]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.devices import IDLE_BIT, SOURCE, device_samples, serving
+from analysis.devices import IDLE_BIT, NO_GPU, SOURCE, device_samples, serving
 from analysis.gates.registry import Finding, RunContext, attempt, combine, gate, judge, number, passed
-from analysis.gates.tables import inside, windowed
+from analysis.gates.tables import mean_ratio, risen
 from analysis.model import Claim
 from analysis.planned import Bools, Int64
 from analysis.samples import Floats, need, series
@@ -44,10 +44,10 @@ CLOCK_SHARE = 0.05
     "environment_stable",
     protects=(Claim.LATENCY, Claim.GOODPUT, Claim.CAPACITY, Claim.FAIRNESS, Claim.COMPARISON),
     threshold="container-cpu: steal <= 2% (1/(1-s) stays within a 2% margin), no cgroup throttling, swap not growing (1 MiB), foreign "
-    "CPU <= 10% (a fifth of a core on the smallest host), same boot. gpu, of the devices that serve: no thermal, brake or slowdown bit, "
-    "<= 5% of samples while busy below 90% of the median clock, no foreign process, power limit, ECC, MIG and application clocks the same "
-    "before and after, swap not growing, same boot. Temperature alone is no reason. Virtual "
-    "time: no host can change a number, so none is looked at.",
+    "CPU <= 10% (a fifth of a core on the smallest host), no GPU that computes for the server, same boot. gpu, of the devices that "
+    "serve: no thermal, brake or slowdown bit, <= 5% of samples while busy below 90% of the median clock, no foreign process, power "
+    "limit, ECC, MIG and application clocks the same before and after, swap not growing, same boot. Temperature alone is no reason. "
+    "Samples that leave half of the window unseen: unknown. Virtual time: no host can change a number, so none is looked at.",
     remedy="Stop other work on the host and its GPUs, raise the cgroup's CPU quota, give it memory, cool or power the GPUs, leave their "
     "settings alone, or choose another host; then run the replicate again. In a container, share the host's processes (--pid=host).",
 )
@@ -77,7 +77,7 @@ def _boot(context: RunContext) -> Finding:
 
 def _mean(metric: str, limit: float, words: str) -> Callable[[RunContext], Finding]:
     def _check(context: RunContext) -> Finding:
-        value = float(windowed(context.record, "host", metric).mean())
+        value, _ = mean_ratio(context.record, metric)
         return judge(value <= limit, f"{words} {100 * value:.3g}% (limit {100 * limit:g}%)", **{metric: number(value, limit, "ratio")})
 
     return _check
@@ -89,17 +89,10 @@ _foreign = _mean("foreign_cpu_ratio", FOREIGN, "foreign CPU")
 
 def _growth(metric: str, limit: float, unit: str, words: str) -> Callable[[RunContext], Finding]:
     def _check(context: RunContext) -> Finding:
-        grown = max(0.0, _delta(context, metric))
+        grown = risen(context.record, metric)
         return judge(grown <= limit, f"{words} grew by {grown:.4g} {unit} (limit {limit:g})", **{metric: number(grown, limit, unit)})
 
     return _check
-
-
-def _delta(context: RunContext, metric: str) -> float:
-    found = series(context.record.host, "host", metric)
-    inner = [v[inside(context.record, t)] for t, v in found.values()]
-    need(bool(inner) and all(len(v) > 1 for v in inner), f"host.{metric} has fewer than 2 samples in the measured window")
-    return float(sum(v[-1] - v[0] for v in inner))
 
 
 _throttled = _growth("throttled_s_total", THROTTLED_S, "s", "cgroup throttling")
@@ -109,11 +102,14 @@ _swap = _growth("swap_used_bytes", SWAP_BYTES, "bytes", "used swap")
 def _no_gpu(context: RunContext) -> Finding:
     """A profile must look at what serves: a hot accelerator under the eyes of a CPU profile would pass unseen."""
     devices, known = serving(context.record)
-    need(
-        not (known and devices),
-        "the server computes on a GPU, and host-profile: container-cpu does not look at it; declare host-profile: gpu",
-    )
-    return passed("no process of the server was seen on a GPU")
+    there = _fact(context.record.facts.before, "host.gpu")
+    if not devices:
+        need(there == NO_GPU, "whether this host has a GPU is unknown, or it was never sampled")
+        return passed("the host has no GPU")
+    need(not known, "the server computes on a GPU, and host-profile: container-cpu does not look at it; declare host-profile: gpu")
+    busy = max(float(v.max()) for _, v in device_samples(context.record, "gpu_utilisation_ratio").values())
+    need(busy == 0, "GPUs of this host computed, and the driver shows no process of the server: whose work that was is not known")
+    return passed("no GPU of the host was seen to compute")
 
 
 def _gpu_throttle(context: RunContext) -> Finding:

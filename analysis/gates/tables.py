@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from analysis.planned import Bools, Int64, in_window
-from analysis.samples import need, series
+from analysis.samples import need, need_half, need_seen, series, summed
 from analysis.stamps import arrival_order
 from harness.record.reader import RunRecord
 
@@ -30,11 +30,29 @@ def inside(record: RunRecord, t: Int64) -> Bools:
     return in_window(t, record.spec.window)
 
 
-def windowed(record: RunRecord, source: str, metric: str) -> Floats:
-    """All host samples (m,) of a metric inside the measured window, labels pooled. Raises AbsentError when there is none."""
-    pooled = np.concatenate([*by_label(record, source, metric).values(), np.empty(0)])
-    need(len(pooled) > 0, f"{source}.{metric} has no sample in the measured window")
-    return np.asarray(pooled, dtype=np.float64)
+def mean_ratio(record: RunRecord, metric: str) -> tuple[float, int]:
+    """Mean by time of a ratio of the host over the measured window, and its samples there; each speaks of the time since the last.
+
+    Raises AbsentError where they leave half of the window unseen.
+    """
+    t, v = summed(record.host, "host", metric)
+    mask = inside(record, t)
+    need_seen(t[mask], record.spec.window, f"host.{metric} samples")
+    since = np.diff(t, prepend=t[0])[mask]
+    return float((since * v[mask]).sum() / since.sum()), int(mask.sum())
+
+
+def risen(record: RunRecord, metric: str) -> float:
+    """By how much one of the host's metrics ever stood above where it had been, from the last sample before the window to the first after.
+
+    Raises AbsentError unless its samples span half of the window.
+    """
+    t, v = summed(record.host, "host", metric)
+    need_half(t[inside(record, t)], record.spec.window, f"host.{metric} samples")
+    window = record.spec.window
+    first = max(0, int(np.searchsorted(t, window.start_ns, side="right")) - 1)
+    v = v[first : int(np.searchsorted(t, window.stop_ns)) + 1]
+    return float((v - np.minimum.accumulate(v)).max())
 
 
 def by_label(record: RunRecord, source: str, metric: str) -> dict[str, Floats]:
@@ -58,8 +76,7 @@ def shares(record: RunRecord, source: str, metric: str) -> dict[str, float]:
 def _growth(record: RunRecord, t: Int64, v: Floats, name: str) -> float:
     mask = inside(record, t)
     t, v = t[mask], v[mask]
-    span = int(t[-1] - t[0]) if len(t) > 1 else 0
-    need(2 * span >= record.spec.window.measured_ns, f"{name} samples span {span / SECOND:.3g} s, less than half of the measured window")
+    need_half(t, record.spec.window, f"{name} samples")
     seconds = (t - t[0]) / SECOND
     centred = seconds - seconds.mean()
     return float((centred * v).sum() / (centred**2).sum())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -122,8 +122,29 @@ def without_host(metric: str) -> Callable[[], RunRecord]:
     return lambda: healthy(host=[s for s in make_host_samples() if s["metric"] != metric])
 
 
+HOST_METRICS = ("cpu_steal_ratio", "foreign_cpu_ratio", "throttled_s_total", "swap_used_bytes")
+
+
+def host_set(metric: str, seconds: Iterable[int], value: float | None) -> Callable[[], RunRecord]:
+    """A healthy run in which a metric of the host had another value at some seconds, or was not sampled there."""
+    at = {t * S for t in seconds}
+
+    def made() -> RunRecord:
+        meant = [(s, s["metric"] == metric and s["t_ns"] in at) for s in make_host_samples()]
+        return healthy(host=[s if not hit else s | {"value": value} for s, hit in meant if not hit or value is not None])
+
+    return made
+
+
 def server_(**extra: float) -> Callable[[], RunRecord]:
     return lambda: healthy(server_metrics=make_server_samples(rows(), **extra))
+
+
+def gauges_until(second: int) -> Callable[[], RunRecord]:
+    """A healthy run whose server answered for its gauges until then only."""
+    return lambda: healthy(
+        server_metrics=[s for s in make_server_samples(rows()) if s["t_ns"] <= second * S or s["metric"].endswith("_total")]
+    )
 
 
 def schedule_of(requests: list[dict[str, Any]], clients: Sequence[str | None] | None = None) -> pa.Table:
@@ -393,6 +414,16 @@ def gpu_without(metric: str) -> list[dict[str, Any]]:
     return [s for s in GPU_CALM if s["metric"] != metric]
 
 
+CPU_HOST = {"host.boot": Fact(value="b", source="test")}
+GPU_THERE = {"host.gpu": Fact(value="NVIDIA H200", source="test")}
+
+
+def beside_gpu(used: float) -> Callable[[], RunRecord]:
+    """A run on the CPUs of a host whose device, used so much, shows no process that is known as the server's."""
+    samples = [make_sample(t * S, "gpu", "gpu_utilisation_ratio", used, "0") for t in range(15)]
+    return lambda: healthy(host=[*make_host_samples(), *samples], facts=make_facts(before=CPU_HOST | GPU_THERE))
+
+
 GPU_OTHER = [s | {"labels": "1", "value": 0.0 if s["metric"] == "gpu_processes_server" else 0x48} for s in GPU_CALM]
 """A second device that does not serve: throttled, slow and somebody else's."""
 
@@ -501,6 +532,7 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("counts_agree", "foreign prompt", "FAIL", server_(prompt_tokens_total=16)),
     ("counts_agree", "foreign request", "FAIL", server_(requests_finished_total=1)),
     ("counts_agree", "restart", "FAIL", server_(generation_tokens_total=-10_000)),
+    ("counts_agree", "gauges of three seconds", "UNKNOWN", gauges_until(5)),
     ("counts_agree", "foreign in flight", "FAIL", server_(requests_running=4)),
     (
         "counts_agree",
@@ -725,11 +757,26 @@ MORE: list[tuple[str, str, str, Factory]] = [
     ("environment_stable", "foreign load", "FAIL", host_(foreign_cpu_ratio=0.2)),
     ("environment_stable", "throttled", "FAIL", host_(throttled_s_total=0.01)),
     ("environment_stable", "swapping", "FAIL", host_(swap_used_bytes=1e6)),
+    ("environment_stable", "swapping, and back", "FAIL", host_set("swap_used_bytes", [6], 2e6)),
+    (
+        "environment_stable",
+        "throttled after the window's last sample",
+        "FAIL",
+        host_set("throttled_s_total", range(12, 15), 0.01),
+    ),
+    ("environment_stable", "throttled before the window", "PASS", host_set("throttled_s_total", range(2, 15), 0.01)),
+    *(("environment_stable", f"{m} of two seconds", "UNKNOWN", host_set(m, range(5, 15), None)) for m in HOST_METRICS),
+    ("environment_stable", "steal with a hole", "UNKNOWN", host_set("cpu_steal_ratio", range(4, 10), None)),
     ("environment_stable", "rebooted", "FAIL", facts_(after={"host.boot": Fact(value="c", source="test")})),
     ("environment_stable", "boot unknown", "UNKNOWN", facts_(after={})),
     ("environment_stable", "gpu calm, power cap allowed", "PASS", gpu(GPU_CALM)),
     ("environment_stable", "gpu without samples", "UNKNOWN", gpu([])),
     ("environment_stable", "a CPU profile on a gpu", "UNKNOWN", lambda: healthy(host=[*make_host_samples(), *GPU_CALM])),
+    ("environment_stable", "a CPU profile beside a busy gpu", "UNKNOWN", beside_gpu(0.4)),
+    ("environment_stable", "a CPU profile beside an idle gpu", "PASS", beside_gpu(0.0)),
+    ("environment_stable", "a CPU profile beside a gpu that was never sampled", "UNKNOWN", facts_(before=CPU_HOST | GPU_THERE)),
+    ("environment_stable", "whether there is a gpu is unknown", "UNKNOWN", facts_(before=CPU_HOST)),
+    ("environment_stable", "gpu of two seconds", "UNKNOWN", gpu([s for s in GPU_CALM if s["t_ns"] <= 4 * S])),
     ("environment_stable", "gpu hot", "FAIL", gpu(gpu_at("gpu_throttle_bits", 0x40))),
     ("environment_stable", "gpu throttle not told", "UNKNOWN", gpu(gpu_without("gpu_throttle_bits"))),
     ("environment_stable", "gpu clock not told", "UNKNOWN", gpu(gpu_without("gpu_sm_clock_mhz"))),

@@ -26,7 +26,7 @@ from harness.record.reader import RunRecord
 from harness.record.spec import Arm, LoadPoint, Probe, Rank, Replication, Waiver
 from tests.builders import MS, S, make_coordinates, make_facts, make_host_samples, make_request, make_sample, make_spec, make_workload
 from tests.capacity_worlds import World, drive, falling, make_run, make_search
-from tests.gates.cases import NO_EVENTS, healthy
+from tests.gates.cases import GPU_CALM, GPU_SET, NO_EVENTS, healthy
 
 SEARCH = make_search(start=8.0, limit=32.0, replicates=5, resolution=0.2, grid=3, step=0.1, widen=1)
 RANK = Rank(metric="capacity", margin=0.01, attainment=0.9)
@@ -333,10 +333,11 @@ def test_watts_are_the_devices_means_over_the_window_and_unknown_when_one_is_sil
 
 def test_a_capacity_per_watt_and_per_gpu_where_both_are_known() -> None:
     def equipped(arm: str, run: ProbeRun) -> RunRecord:
-        host = [*make_host_samples(), *(make_sample(s * S, "gpu", POWER, 250.0, "0") for s in range(14))]
-        facts = make_facts(before={"host.boot": Fact(value="b", source="test"), "host.gpu": Fact(value="H200", source="test")})
+        host = [*make_host_samples(), *GPU_CALM, *(make_sample(s * S, "gpu", POWER, 250.0, "0") for s in range(14))]
+        facts = make_facts(before=GPU_SET | {"host.gpu": Fact(value="H200", source="test")}, after=GPU_SET)
         plain = record(arm, run)
-        return replace(plain, facts=facts, host=healthy(host=host).host)
+        spec = plain.spec.model_copy(update={"host_profile": "gpu"})
+        return replace(plain, facts=facts, spec=spec, host=healthy(host=host).host)
 
     found = analyze([equipped("a", run) for run in runs_of(A)], incomplete=())
     figures = found.capacities[0].estimate.figures

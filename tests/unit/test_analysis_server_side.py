@@ -107,6 +107,21 @@ def test_pages_that_miss_half_of_the_window_are_not_enough() -> None:
     assert figure.reason == "samples of requests_running span 4 s, less than half of the measured window"
 
 
+def test_a_level_with_a_hole_is_unknown_and_a_count_over_it_is_not() -> None:
+    seen = (2, 3, 4, 10, 11)
+    found = side(counted("requests_running", dict.fromkeys(seen, 1.0)) + counted("preemptions_total", {t: float(t) for t in seen})).figures
+    assert found["running"].reason == "samples of requests_running leave 6 s of the measured window unseen, more than half"
+    assert found["running_max"].status == "unknown"
+    assert found["preemptions"].value == 9.0
+
+
+def test_samples_of_the_host_that_miss_half_of_the_window_give_no_figure() -> None:
+    host = [s for s in [*make_host_samples(), *device("0")] if s["t_ns"] <= 6 * S]
+    host += [make_sample(t * S, "server", "rss_bytes", 1.0) for t in range(7)]
+    for name, figure in side([], host=host, facts=H200).figures.items():
+        assert figure.value is None or name == "client_ttft", name
+
+
 def test_shares_of_the_prefix_cache() -> None:
     samples = every_second("cached_tokens_total", 25.0) + every_second("prefix_queries_total", 100.0)
     assert of(samples, "prefix_hit_share").value == 0.25
