@@ -27,6 +27,11 @@ FLUSH_PAUSE_S = 0.5
 WAKING_TOKENS = 8
 """Less than a block of the caches seen, so that nothing of it stays, but for SGLang's pages of one token, which a flush empties."""
 
+_LOST = (
+    "{cell} replicate {replicate}: the process that served the earlier replicates of its server start is gone, and their cache with it; "
+    "cache_state will fail, unless you delete the attempts of that start's replicates and run them again together"
+)
+
 WARM_PATIENCE_S = 120.0
 """Wait for the answer to one warming prompt: the longest prompts of the public traces take a CPU tens of seconds."""
 
@@ -55,6 +60,8 @@ def prepare_cache(
     told["process"] = None if server.process is None else server.process.pid
     if server.process is not None and server.served == 0:
         told["woken"] = _wake(run, server.target, headers, means)
+        if run.cache == "as_trace" and _follows(run):
+            means.say(_LOST.format(cell=run.cell, replicate=run.replicate))
     server.served += 1
     if run.cache == "as_trace":
         return told | {"emptied": "kept"}
@@ -62,6 +69,12 @@ def prepare_cache(
     if run.cache == "warm":
         told["warm_pass"] = _warm(run, server.target, schedule, headers, means)
     return told
+
+
+def _follows(run: PlannedRun) -> bool:
+    """Whether an earlier replicate shares this one's server start, by the plan."""
+    start_of = run.replication.start_of
+    return run.probe is None and run.replicate > 0 and start_of(run.replicate) == start_of(run.replicate - 1)
 
 
 def _wake(run: PlannedRun, target: Target, headers: Mapping[str, str], means: Means) -> int:

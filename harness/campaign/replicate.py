@@ -232,8 +232,10 @@ def _watch(session: Replaying, prepared: Prepared, epoch_ns: int, settings: Sett
 
 def _facts_after(prepared: Prepared, server: Server, epoch_ns: int, wall: str) -> Facts:
     state = server.exit_state()
-    after: dict[str, Fact] = host_facts() if server.runtime.managed else {}
+    after: dict[str, Fact] = {}
     if state.survived:
         after = _all_facts(prepared.run, server)
+    elif server.runtime.managed:
+        after = launched_facts(host_facts(), server.launch, managed=True)
     changes: dict[str, Any] = {"after": after, "server_exit": state, "epoch_monotonic_ns": epoch_ns, "epoch_wall": wall}
     return prepared.facts.model_copy(update=changes)

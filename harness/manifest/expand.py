@@ -142,17 +142,12 @@ def _starts(manifest: Manifest) -> int:
     return manifest.replicates.server_starts or manifest.replicates.count
 
 
-def _start_of(manifest: Manifest, replicate: int) -> int:
-    """Replicates share server starts in consecutive groups whose sizes differ by at most one."""
-    return replicate * _starts(manifest) // manifest.replicates.count
-
-
 def _process_of(manifest: Manifest, cell: Cell, replicate: int) -> int:
     """The server process of a replicate within its arm. A cache policy that wants an empty cache gets a process for each replicate from a
     runtime that empties it no other way, however few starts are declared."""
     if manifest.workload.cache != "as_trace" and manifest.arms[cell.arm_name].runtime in RESTARTED:
         return cell.point * manifest.replicates.count + replicate
-    return cell.point * _starts(manifest) + _start_of(manifest, replicate)
+    return cell.point * _starts(manifest) + _replication(manifest).start_of(replicate)
 
 
 def _order(manifest: Manifest, points: tuple[spec.LoadPoint, ...]) -> Iterator[tuple[Cell, int]]:
@@ -164,7 +159,7 @@ def _order(manifest: Manifest, points: tuple[spec.LoadPoint, ...]) -> Iterator[t
         return
     for start in range(_starts(manifest)):
         # Replicates of one server start stay together: another arm's server in between would end it.
-        block = [r for r in replicates if _start_of(manifest, r) == start]
+        block = [r for r in replicates if _replication(manifest).start_of(r) == start]
         drawn = generator(manifest.replicates.seed, "order", start).permutation(len(cells))
         yield from ((cells[int(c)], r) for c in drawn for r in block)
 

@@ -156,6 +156,10 @@ class Replication(Frozen):
     order: Literal["interleaved", "sequential"] = "interleaved"
     vary: Literal["none", "window", "seed"] = "window"
 
+    def start_of(self, replicate: int) -> int:
+        """Server start of a replicate within its cell: consecutive groups whose sizes differ by at most one share one."""
+        return replicate * self.server_starts // self.count
+
 
 class Rank(Frozen):
     """The claim declared before the run."""

@@ -15,6 +15,7 @@ from harness.campaign.servers import Server
 from harness.clock import VirtualClock
 from harness.errors import HostError
 from harness.manifest import PlannedRun
+from harness.record.spec import Replication
 from harness.runtimes import get_runtime
 from harness.runtimes.asking import Reply
 from harness.runtimes.contract import RESTARTED
@@ -112,6 +113,15 @@ def test_as_trace_touches_nothing() -> None:
     told, heard = prepare("as_trace", on)
     assert told == {"policy": "as_trace", "served_before": 4, "process": 7, "emptied": "kept"}
     assert heard.bodies == []
+
+
+@pytest.mark.parametrize(("replicate", "served", "told"), [(0, 0, False), (1, 0, True), (1, 1, False), (2, 0, False), (3, 0, True)])
+def test_a_replicate_that_resumes_without_the_cache_of_those_before_it_says_so(replicate: int, served: int, *, told: bool) -> None:
+    lines: list[str] = []
+    on, means = server(served=served), Means(VirtualClock(), lines.append, Heard(ANSWERED), lambda _s: None)
+    one = replace(planned("as_trace"), replicate=replicate, replication=Replication(count=4, server_starts=2))
+    prepare_cache(one, on, schedule(), {}, means, caches=True)
+    assert [("their cache with it" in line) for line in lines] == [True] * told
 
 
 def test_warm_sends_every_prompt_once_for_one_token_after_emptying() -> None:
