@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.runtimes import install
 
 
-def make_ready(name: str, packages: tuple[str, ...] = (), flags: str | None = None) -> install.Environment:
+def make_ready(name: str, packages: tuple[str, ...] = (), flags: str | None = None, size_bytes: int = 7) -> install.Environment:
     """Write the environment of a recipe: its server as one file, ``packages`` (``Name-version``) as metadata, the marker.
 
     ``flags``: what its parser would print, kept beside it.
@@ -28,7 +28,7 @@ def make_ready(name: str, packages: tuple[str, ...] = (), flags: str | None = No
     (record / "RECORD").write_text(f"{made.module}/__init__.py,sha256={digest},{len(source)}\n{record.name}/RECORD,,\n", encoding="utf-8")
     install.put_platform(site, made)
     env = install.Environment(made.name, made.runtime, made.version, root, made.digest())
-    (root / "READY").write_text(json.dumps({"lock_digest": made.digest(), "packages_digest": env.packages_digest(), "bytes": 7}))
+    (root / "READY").write_text(json.dumps({"lock_digest": made.digest(), "packages_digest": env.packages_digest(), "bytes": size_bytes}))
     if flags is not None:
         (root.parent / f"{root.name}.flags.json").write_text(flags)
     return env

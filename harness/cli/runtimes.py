@@ -11,6 +11,7 @@ from harness.cli.output import OK, answers, console, emit_json, json_option
 from harness.runtimes import install as installer
 from harness.runtimes.places import cache_dir
 from harness.runtimes.tinymodel import make_tiny_model
+from harness.runtimes.verify import changes
 
 
 @click.group()
@@ -52,13 +53,15 @@ def list_(as_json: bool) -> int:
     for row in rows:
         size = f", {row['bytes'] / 1e9:.1f} GB" if row["bytes"] is not None else ""
         state = f"installed{size}" if row["installed"] else "not installed"
+        state += f"; not usable: {row['changed']}" if row["changed"] else ""
         console().print(f"{row['name']:12s} {row['version']:10s} {row['packages']:4d} packages  lock {row['lock_digest'][:12]}  {state}")
     console().print(f"{'reference':12s} {'embedded':10s} part of Trigpoint")
     return OK
 
 
 def _row(made: installer.Recipe, env: installer.Environment | None) -> dict[str, Any]:
-    """One runtime as it is listed. ``bytes``: null when it is not installed, or was by a version that did not note it."""
+    """One runtime as it is listed. ``bytes``: null when it is not installed, or was by a version that did not note it.
+    ``changed``: what is no longer as it was installed."""
     return {
         "name": made.name,
         "version": made.version,
@@ -68,6 +71,7 @@ def _row(made: installer.Recipe, env: installer.Environment | None) -> dict[str,
         "needs_gpu": made.needs_gpu,
         "path": str(env.root) if env else None,
         "bytes": env.size_bytes() if env else None,
+        "changed": changes(env) or None if env else None,
     }
 
 

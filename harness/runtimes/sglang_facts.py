@@ -135,7 +135,8 @@ def _effective(info: Mapping[str, Any], arm: Arm) -> Fact:
     """Every resolved argument that is on or has a value: what is left out is null, false or empty. No address, path, seed or capacity."""
     if not info:
         return Fact(reason="GET /server_info gave no answer", source="GET /server_info")
-    kept = {name: value for name, value in info.items() if _of_the_engine(name) and value not in (None, False, "", [], {})}
+    # Zero equals False in Python, and is a setting.
+    kept = {name: value for name, value in info.items() if _of_the_engine(name) and (value or value == 0) and value is not False}
     if "random-seed" in arm.args:
         kept["random_seed"] = info.get("random_seed")
     return Fact(value=dict(sorted(kept.items())), source="GET /server_info")

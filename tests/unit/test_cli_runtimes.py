@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from harness.cli.app import main
 from harness.runtimes import install
+from tests.environments import make_ready
 
 
 @pytest.fixture(autouse=True)
@@ -22,23 +23,21 @@ def runtime(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["runtime", *arguments])
 
 
-def make_ready(name: str) -> None:
-    made = install.recipe(name)
-    install.root_of(made).mkdir(parents=True)
-    (install.root_of(made) / "READY").write_text(json.dumps({"lock_digest": made.digest(), "bytes": 3_100_000_000}))
-
-
 def test_every_recipe_is_listed_with_its_lock_and_what_is_on_disk() -> None:
-    make_ready("sglang-cpu")
+    env = make_ready("sglang-cpu", size_bytes=3_100_000_000)
     rows = {row["name"]: row for row in json.loads(runtime("list", "--json").stdout)["runtimes"]}
     assert rows.keys() == {*install.RECIPES, "reference"}
     for name, made in install.RECIPES.items():
         row = rows[name]
         assert (row["version"], row["packages"], row["lock_digest"]) == (made.version, len(made.pins()), made.digest())
         assert (row["installed"], row["bytes"]) == ((True, 3_100_000_000) if name == "sglang-cpu" else (False, None))
+        assert row["changed"] is None
     lines = runtime("list").stdout.splitlines()
     assert any("sglang-cpu" in line and "126 packages" in line and "installed, 3.1 GB" in line for line in lines)
     assert sum("not installed" in line for line in lines) == len(install.RECIPES) - 1
+    (env.site_packages / "stray-1.0.dist-info").mkdir()
+    (state,) = [line for line in runtime("list").stdout.splitlines() if "sglang-cpu" in line]
+    assert "not usable: its packages are not those that were installed" in " ".join(state.split())
 
 
 def test_a_version_without_a_lock_is_refused_with_the_one_that_has_it() -> None:

@@ -274,6 +274,13 @@ def test_the_effective_configuration_names_no_place_no_seed_and_no_state(site: S
     assert effective(other | secret) == plain
     assert effective({"schedule_policy": "lpm"}) != plain
     assert effective({"disable_radix_cache": True}) != plain
+    assert [effective({"decode_log_interval": v}).get("decode_log_interval", "off") for v in (0, 0.0, None, False, [])] == [
+        0,
+        0.0,
+        "off",
+        "off",
+        "off",
+    ]
     assert effective({"random_seed": 5}, args={"random-seed": 5})["random_seed"] == 5
 
 
