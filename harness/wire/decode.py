@@ -42,6 +42,9 @@ class _Counter:
         """Tokens that one payload with choices carried, or UNKNOWN_TOKENS."""
         grown = self._growth(payload)
         tokens = payload.ids if payload.ids is not None else grown
+        if payload.ids is not None and grown is None:
+            # A usage that comes later speaks of these too.
+            self.last_usage[payload.choice] = self.last_usage.get(payload.choice, 0) + payload.ids
         if tokens is None:
             if not payload.has_text:
                 return 0

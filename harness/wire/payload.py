@@ -39,7 +39,7 @@ class Usage:
 
 @dataclass(slots=True)
 class Payload:
-    """One object, read. ``ids`` None: no choice listed token ids. ``error`` None: it is no error object.
+    """One object, read. ``ids`` None: no choice listed token ids, or one brought text without. ``error`` None: it is no error object.
 
     ``choice``: number of the only choice; None when there are several, whose usage can only be their sum. ``aborted``: an object that may
     carry tokens and says that the server gave the answer up. ``malformed``: it contradicts the objects before it.
@@ -78,6 +78,8 @@ def read_payload(value: object) -> Payload | None:
             return None
         _read_choice(payload, choice)
     payload.choice = _number(choices[0]) if len(choices) == 1 else None
+    if payload.ids is not None and any(not isinstance(choice.get("token_ids"), list) and _brings_text(choice) for choice in choices):
+        payload.ids = None  # those of the others are not all
     return payload
 
 
@@ -89,13 +91,17 @@ def _read_choice(payload: Payload, choice: dict[str, Any]) -> None:
     ids = choice.get("token_ids")
     if isinstance(ids, list):
         payload.ids = (payload.ids or 0) + len(ids)
-    payload.has_text |= bool(choice.get("text")) or any(bool(part.get(key)) for part in _parts(choice) for key in _TEXT_KEYS)
+    payload.has_text |= _brings_text(choice)
     payload.has_role |= any(bool(part.get("role")) for part in _parts(choice))
     reason = choice.get("finish_reason")
     if isinstance(reason, str):
         payload.finish_reason = short_reason(reason)
         if reason in _BROKEN_OFF:
             payload.aborted = f"finish_reason: {reason}"
+
+
+def _brings_text(choice: dict[str, Any]) -> bool:
+    return bool(choice.get("text")) or any(bool(part.get(key)) for part in _parts(choice) for key in _TEXT_KEYS)
 
 
 def _parts(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:

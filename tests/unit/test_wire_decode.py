@@ -86,6 +86,19 @@ def test_a_total_on_the_last_choice_is_not_continuous_usage() -> None:
     assert out.client_tokens is None
 
 
+def test_a_total_behind_ids_counts_nothing_twice() -> None:
+    out = decode(event(choice("a", ids=[1])), event(choice("b", ids=[2])), event(choice("", usage=2, reason="stop")), DONE)
+    assert [tokens for _, tokens in seen(out)] == [1, 1, 0, 0]
+    assert (out.client_tokens, out.usage_completion_tokens) == (2, 2)
+
+
+def test_a_choice_that_brings_text_without_its_ids_leaves_the_event_uncounted() -> None:
+    value = choice("a", ids=[1])
+    value["choices"].append({"index": 1, "text": "b", "finish_reason": None})
+    out = decode(event(value), DONE)
+    assert (seen(out)[0], out.client_tokens) == ((K.TOKEN, UNKNOWN_TOKENS), None)
+
+
 def test_text_that_brings_no_new_token_is_no_token_event() -> None:
     out = decode(event(choice("a", usage=1)), event(choice("held back", usage=1)), DONE)
     assert seen(out) == [(K.TOKEN, 1), (K.EMPTY, 0), (K.DONE, 0)]
