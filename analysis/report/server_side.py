@@ -36,7 +36,8 @@ HOST = (
 
 QUEUE_NOTE = (
     "By the server's own page, over the measured window; means by time, counts and rates from its first page to its last. Between two"
-    " samples a level may have been higher. Rows computed again and tokens of retracted requests are work that is no service."
+    " samples a level may have been higher. Rows computed again and tokens of retracted requests are work that is no service. Aborted are"
+    " also those that the client closed after the last token it wanted (client_stop)."
 )
 TIME_NOTE = (
     "Means that the server kept by its own clock, of requests that it counted within the window (most engines count one when it ends)."

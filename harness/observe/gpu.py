@@ -23,6 +23,9 @@ THROTTLE: Mapping[int, str] = {
 }  # fmt: skip
 """NVML's reasons why a clock is held, by bit (nvmlClocksEventReason*)."""
 
+DRIVERS_OWN_GIB = 1.0
+"""The driver itself holds some hundred MiB of an idle board; a process that computes holds as much for its context alone, and a model."""
+
 COMPUTE_MODES: Mapping[int, str] = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
@@ -158,14 +161,25 @@ def _processes(nvml: Nvml, ours: Collection[int]) -> dict[str, Fact]:
     """How many processes compute on any device, and how many of them are not the server's."""
     answers = [computing(nvml, handle) for handle in nvml.handles]
     refused = next((a.reason for a in answers if a.value is None), None)
-    if refused is not None:
-        return {name: Fact(reason=refused, source=SOURCE) for name in ("host.gpu_processes", "host.gpu_foreign_processes")}
-    seen = [set(a.value) for a in answers]
+    seen = [set(a.value or ()) for a in answers]
     every = set().union(*seen)
+    hidden = refused or (None if every else _in_use(nvml))
+    if hidden is not None:
+        return {name: Fact(reason=hidden, source=SOURCE) for name in ("host.gpu_processes", "host.gpu_foreign_processes")}
     foreign = Fact(value=0, source=SOURCE) if not every else Fact(reason="none of those seen is known as the server's", source=SOURCE)
     if owners(seen, ours) is not None:
         foreign = Fact(value=len(every - set(ours)), source=SOURCE)
     return {"host.gpu_processes": Fact(value=len(every), source=SOURCE), "host.gpu_foreign_processes": foreign}
+
+
+def _in_use(nvml: Nvml) -> str | None:
+    """Why no process that is seen does not mean none: memory is held that nobody seen holds, or nobody can say whether it is."""
+    used = _answers(nvml, QUESTIONS["host.gpu_memory_used_gib"])
+    held = [(i, a) for i, a in enumerate(used) if a.value is None or a.value > DRIVERS_OWN_GIB]
+    if not held:
+        return None
+    index, answer = held[0]
+    return answer.reason or f"{answer.value:g} GiB of device {index} are in use and no process is shown: the driver hides them here"
 
 
 def _without(nodes: tuple[Path, ...], why: str) -> dict[str, Fact]:

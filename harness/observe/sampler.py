@@ -80,7 +80,7 @@ class Sampler:
     def sample(self) -> None:
         """Take one sample of everything, stamped when it was read."""
         with self._one:
-            self._host.append(self._watch.rows(self._now()))
+            self._host.append(self._between(self._watch.rows))
             self._host.append(self._between(lambda _: self._gpu.rows() if self._gpu else []))
             self._server.append(self._between(self._scrape))
             self._server.tick()

@@ -32,8 +32,10 @@ SERVER: Mapping[str, Metric] = {
     "requests_retracted": Metric("gauge", "requests", "put back from the running batch, as the engine shows it at the moment"),
     "kv_usage_ratio": Metric("gauge", "ratio", "share of KV cache rows in use; the mean over engines of one server"),
     "generation_rate": Metric("gauge", "tok/s", "output tokens a second by the engine's own reckoning, over its own interval"),
-    "requests_finished_total": Metric("counter", "requests", "served to their end"),
-    "requests_aborted_total": Metric("counter", "requests", "given up before their end"),
+    "requests_finished_total": Metric("counter", "requests", "served to their end (SGLang: or to their client's)"),
+    "requests_aborted_total": Metric(
+        "counter", "requests", "given up before their end; only of engines that count those that clients close"
+    ),
     "prompt_tokens_total": Metric("counter", "tokens", "prompt tokens of requests, cached ones included"),
     "generation_tokens_total": Metric("counter", "tokens", "output tokens made"),
     "cached_tokens_total": Metric("counter", "tokens", "prompt tokens found in the prefix cache"),
@@ -74,7 +76,9 @@ HOST: Mapping[str, Metric] = {
     "cpu_busy_ratio": Metric("gauge", "ratio", "share of all cores' time in use since the sample before"),
     "cpu_steal_ratio": Metric("gauge", "ratio", "share that the hypervisor gave to others"),
     "foreign_cpu_ratio": Metric("gauge", "ratio", "share used by processes that are neither server nor client"),
-    "throttled_s_total": Metric("counter", "s", "time the control group was held back"),
+    "throttled_s_total": Metric(
+        "counter", "s", "time the control groups of client and server, and those above them, were held back, added up"
+    ),
     "swap_used_bytes": Metric("gauge", "bytes", "swap in use"),
     "memory_available_bytes": Metric("gauge", "bytes", "memory that could be given out without swapping"),
 }

@@ -104,6 +104,27 @@ def test_processes_of_which_none_is_known_as_the_server_s_may_be_the_server() ->
     assert found["host.gpu_foreign_processes"].value is None
 
 
+def hiding(used: int | None) -> Replay:
+    """The recorded devices where the driver shows no process, as in a container, and so many bytes of each are in use; None: not told."""
+    calls = []
+    for call in recording("h200x2.json"):
+        if call["call"] == "nvmlDeviceGetComputeRunningProcesses":
+            call = call | {"returns": []}
+        elif call["call"] == "nvmlDeviceGetMemoryInfo":
+            call = call | ({"raises": pynvml.NVML_ERROR_NO_PERMISSION} if used is None else {"returns": call["returns"] | {"used": used}})
+        calls.append(call)
+    return Replay(calls)
+
+
+def test_no_process_on_a_board_in_use_is_hidden_and_on_an_idle_one_is_none() -> None:
+    for name in ("host.gpu_processes", "host.gpu_foreign_processes"):
+        assert gpu_facts((), hiding(600 << 20), SERVER)[name].value == 0
+        fact = gpu_facts((), hiding(120 << 30), SERVER)[name]
+        assert fact.value is None
+        assert fact.reason == "120 GiB of device 0 are in use and no process is shown: the driver hides them here"
+    assert "nvmlDeviceGetMemoryInfo" in (gpu_facts((), hiding(None), SERVER)["host.gpu_processes"].reason or "")
+
+
 def test_without_a_link_the_common_ancestor_tells() -> None:
     assert gpu_facts((), replay(nvmlDeviceGetP2PStatus=3))["host.gpu_topology"].value == [["X", "NODE"], ["NODE", "X"]]
     fact = gpu_facts((), replay(nvmlDeviceGetP2PStatus=3, nvmlDeviceGetTopologyCommonAncestor=3))["host.gpu_topology"]
