@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from harness.cli.sides import analyze_campaign
 from harness.record.reader import latest_sealed, read_run
-from tests.e2e.test_workload_campaigns import QUICKSTART, SOUND, manifest, run
+from tests.e2e.test_campaign import ROOT, TRACES, command
+from tests.e2e.test_workload_campaigns import OWN, QUICKSTART, SOUND, manifest, run
 
 pytestmark = pytest.mark.e2e
 
@@ -52,3 +54,16 @@ def test_each_policy_is_kept_and_seen_in_what_the_cache_gave(tmp_path: Path, pol
     judged = [c for c in cell.checks if c.code == "cache_state"] + [c for r in cell.runs for c in r.checks if c.code in SOUND]
     assert len(judged) == 1 + 2 * len(SOUND)
     assert [(c.code, c.reason) for c in judged if c.verdict != "PASS"] == []
+
+
+def test_a_replicate_that_resumes_on_a_new_process_is_told_and_judged(tmp_path: Path) -> None:
+    folder = campaign(tmp_path, "as_trace")
+    (lost,) = [path for (_, replicate), path in latest_sealed(folder).items() if replicate == 1]
+    (lost / "SEAL").unlink()
+    args = command("run", tmp_path / "as-trace.yaml", "--results", folder.parent, "--traces", TRACES, "--traces", OWN)
+    again = subprocess.run(args, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+    assert again.returncode == 0, again.stderr
+    assert "their cache with it" in again.stderr
+    (cell,) = analyze_campaign(folder).cells
+    (state,) = [c for c in cell.checks if c.code == "cache_state"]
+    assert (state.verdict, "1 restarts" in state.reason, "delete the attempts" in state.remedy) == ("FAIL", True, True)
