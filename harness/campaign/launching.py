@@ -52,6 +52,8 @@ def choose(options: Sequence[str], campaign: Campaign) -> dict[str, Launch]:
             wrong.append(_no_arm(arm, started, attached=arm in runs))
         elif name not in known:
             wrong.append(_no_entry(name, known))
+        elif not started:
+            wrong.append(_no_arm("", started, attached=True))
         else:
             wanted |= {arm: name} if equals else dict.fromkeys(started, name)
     for arm, name in wanted.items():
@@ -67,7 +69,8 @@ def choose(options: Sequence[str], campaign: Campaign) -> dict[str, Launch]:
 
 def _no_arm(arm: str, started: list[str], *, attached: bool) -> Problem:
     if attached:
-        return Problem("launch_endpoint", f"--launch {arm}=...: the arm is an endpoint, which somebody else starts", "leave it out")
+        who = f"{arm}=...: the arm is an endpoint" if arm else "...: every arm is an endpoint"
+        return Problem("launch_endpoint", f"--launch {who}, which somebody else starts", "leave it out")
     near = nearest(arm, started)
     return Problem("unknown_arm", f"--launch {arm}=...: no such arm", f"did you mean {near}?" if near else f"arms: {', '.join(started)}")
 

@@ -34,6 +34,8 @@ from tests.e2e.test_campaign_keeper import Odd, stranger
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
+AWAY = "few: {runtime: endpoint, url: 'http://127.0.0.1:9'}"
+MANY = FEW.replace("few", "many").replace("seqs: 2", "seqs: 16")
 CORE = str(min(os.sched_getaffinity(0)))
 
 
@@ -263,7 +265,8 @@ def test_an_interrupted_campaign_stops_what_lives_outside_its_tree(tmp_path: Pat
         (("--launch", "polit"), (), "unknown_launch", 2),
         (("--launch", "fw=polite"), (), "unknown_arm", 2),
         (("--launch", "absent"), (), "launch_missing", 3),
-        (("--launch", "few=polite"), ((FEW, "few: {runtime: endpoint, url: 'http://127.0.0.1:9'}"),), "launch_endpoint", 2),
+        (("--launch", "few=polite"), ((FEW, AWAY),), "launch_endpoint", 2),
+        (("--launch", "polite"), ((FEW, AWAY), (MANY, AWAY.replace("few", "many").replace(":9", ":8"))), "launch_endpoint", 2),
         ((), ((FEW, FEW.replace("args", "launch: polite, args")),), "not_in_manifest", 2),
     ],
 )
