@@ -66,6 +66,12 @@ def ledger(context: RunContext) -> Ledger:
     )
 
 
+def _engine(context: RunContext) -> str:
+    """Whose counters were read: of an endpoint, those that its user named."""
+    arm = context.record.spec.arm
+    return arm.metrics or arm.runtime
+
+
 def _within(context: RunContext, metric: str, low: float, high: float) -> Finding:
     limit = f"{low:g}" if low == high else f"{low:g}..{high:g}"
     try:
@@ -79,7 +85,7 @@ def prompt_tokens(context: RunContext) -> Finding:
     """Input tokens: exact for completed requests; a closed request counts its input at most once."""
     books = ledger(context)
     need(bool((books.input[books.sent] >= 0).all()), "a sent request has no scheduled input length")
-    sure = books.complete | (books.started & (context.record.spec.arm.runtime in COUNTS_AS_GENERATED))
+    sure = books.complete | (books.started & (_engine(context) in COUNTS_AS_GENERATED))
     low, high = int(books.input[sure & books.sent].sum()), int(books.input[books.sent].sum())
     return _within(context, "prompt_tokens_total", low, high)
 
@@ -89,7 +95,7 @@ def generation_tokens(context: RunContext) -> Finding:
     books = ledger(context)
     cut = books.sent & ~books.complete
     exact = int(books.seen[books.complete].sum())
-    floor = int(books.seen[cut].sum()) if context.record.spec.arm.runtime in COUNTS_AS_GENERATED else 0
+    floor = int(books.seen[cut].sum()) if _engine(context) in COUNTS_AS_GENERATED else 0
     return _within(context, "generation_tokens_total", exact + floor, exact + float(books.limit[cut].sum()))
 
 
@@ -115,11 +121,11 @@ def gauge_age_s(context: RunContext) -> float:
     The steps of ``GAUGE_STEPS`` times a step, taken as the mean gap between tokens that the client saw: a stream gets one token a step.
     Raises AbsentError where no request streamed two tokens, so that the length of a step is unknown.
     """
-    arm = context.record.spec.arm
-    if arm.runtime not in GAUGE_STEPS:
+    engine = _engine(context)
+    if engine not in GAUGE_STEPS:
         return 0.0
-    name, steps = GAUGE_STEPS[arm.runtime]
-    told = arm.args.get(name, steps)
+    name, steps = GAUGE_STEPS[engine]
+    told = context.record.spec.arm.args.get(name, steps)
     clocks = context.clocks
     streamed = (clocks.tokens > 1) & (clocks.first_ns >= 0)
     need(bool(streamed.any()), "no request streamed two tokens, so how old the server's gauges are is unknown")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,6 +39,14 @@ def test_sglang_s_are_as_old_as_the_steps_between_two_writings() -> None:
     step = step_s(served("sglang"))
     assert step > 0
     assert gauge_age_s(run_context(served("sglang", interval=3))) == pytest.approx(3 * step)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_the_counters_of_an_endpoint_are_those_of_the_engine_that_its_user_names(engine: str) -> None:
+    arm = Arm(name="a", runtime="endpoint", metrics=engine)
+    attached, own = (replace(served(engine), spec=make_spec(arm=a)) for a in (arm, Arm(name="a", runtime=engine)))
+    assert gauge_age_s(run_context(attached)) == gauge_age_s(run_context(own))
+    assert (gauge_age_s(run_context(attached)) > 0) is (engine == "sglang")
 
 
 def test_without_a_stream_of_two_tokens_the_age_is_unknown() -> None:
