@@ -279,6 +279,30 @@ def test_a_host_that_was_never_started_is_over_and_holds_nothing() -> None:
         host.go(1, True)
 
 
+class Told(Cluster):
+    """Keeps what actors are told, and has them agree to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[Any, ...]] = []
+
+    def ask(self, actor: Any, method: str, *arguments: Any) -> Any:
+        self.told.append((method, *arguments))
+
+    def answer(self, ref: Any, timeout_s: float) -> Any:
+        return ()
+
+
+def test_each_worker_is_told_the_epoch_on_its_own_clock(tmp_path: Path) -> None:
+    """A clock that is ahead of ours shows more at the same instant."""
+    one = session(plan(tmp_path, workers=3), "m:b", "n:b", "o:b")
+    one._cluster = told = Told()
+    for post, offset, here in zip(one._posts, (300, 5 * MS, -7 * MS), (True, False, False), strict=True):
+        post.compared(Offset(offset, 1000), here=here)
+    one.go(10**9)
+    assert told.told == [("go", 10**9, False), ("go", 10**9 + 5 * MS, False), ("go", 10**9 - 7 * MS, False)]
+
+
 class Deaf(Cluster):
     """A cluster that has the answers of ``ready`` and no others."""
 
