@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +165,8 @@ class HostWatch:
 
     def __init__(self, clock: Clock, roles: Mapping[str, int], proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._clock, self._roles, self._proc = clock, dict(roles), proc
-        self._groups = _groups(proc, cgroups, roles)
+        self._cgroups = cgroups
+        self._groups: tuple[Path, ...] = ()
         self._readers = {role: TreeReader(proc) for role in roles}
         # Who measures is not foreign: this process counts as ours, though it has no role.
         self._self = TreeReader(proc)
@@ -204,7 +205,7 @@ class HostWatch:
         return [_row(t_ns, "host", name, value) for name, value in values.items()]
 
     def _walk(self) -> None:
-        """Find the trees again when the last walk is old. A process in two roles' trees counts for the nearer root only."""
+        """Find the trees and control groups again when the last walk is old. A process in two roles' trees is the nearer root's only."""
         now_ns = self._clock.now_ns()
         if self._walked_ns is not None and now_ns - self._walked_ns < TREE_AGE_NS:
             return
@@ -216,6 +217,7 @@ class HostWatch:
                 if other != role and root in trees[role] and pid not in trees[other]:
                     trees[role] -= trees[other]
         self._trees = {role: sorted(pids) for role, pids in trees.items()}
+        self._groups = _groups(self._proc, self._cgroups, self.pids("server"))
 
     def _text(self, name: str) -> str:
         try:
@@ -224,9 +226,15 @@ class HostWatch:
             return ""
 
 
-def _groups(proc: Path, root: Path, roles: Mapping[str, int]) -> tuple[Path, ...]:
-    """Control groups that can hold the measurement back: ours, and the server's where it has one of its own; () when one is not known."""
-    chains = [group_chain(proc, root), *(group_chain(proc, root, pid=pid) for role, pid in roles.items() if role == "server")]
+def _groups(proc: Path, root: Path, server: Collection[int]) -> tuple[Path, ...]:
+    """Control groups that can hold the measurement back: ours, and those of the server's processes, which a launch prefix may have put
+    into others; () when one that is in force is not visible.
+    """
+    chains = [group_chain(proc, root)]
+    for pid in server:
+        chain = group_chain(proc, root, pid=pid)
+        if chain or (proc / str(pid)).exists():  # else it ended meanwhile
+            chains.append(chain)
     return tuple(dict.fromkeys(group for chain in chains for group in chain)) if all(chains) else ()
 
 

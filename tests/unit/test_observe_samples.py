@@ -188,13 +188,17 @@ def test_what_a_role_used_before_it_went_is_no_foreign_load(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("group", "held"), [("/srv", 0.5 + 2.0 + 0.25), ("/us/run", 2.0 + 0.25), ("/../other", None)])
-def test_a_server_in_a_control_group_of_its_own_is_held_back_there_and_above(tmp_path: Path, group: str, held: float | None) -> None:
+def test_a_server_in_a_control_group_of_its_own_is_held_back_there_and_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, held: float | None
+) -> None:
+    monkeypatch.setattr("harness.observe.sampler.process_table", dict)
+    monkeypatch.setattr("harness.observe.sampler.below", lambda _table, pid: [9, 10] if pid == 7 else [])  # 10 has ended
     proc, groups = tmp_path / "proc", tmp_path / "groups"
     for name, usec in (("us/run", 0), ("us", 2_000_000), ("srv", 500_000), ("", 250_000)):
         (groups / name).mkdir(parents=True, exist_ok=True)
         (groups / name / "cpu.stat").write_text(f"throttled_usec {usec}\n")
     (groups / "cgroup.controllers").write_text("cpu\n")
-    for pid, path in (("self", "/us/run"), ("7", group)):
+    for pid, path in (("self", "/us/run"), ("7", "/us/run"), ("9", group)):
         (proc / pid).mkdir(parents=True)
         (proc / pid / "cgroup").write_text(f"0::{path}\n")
     watch = HostWatch(VirtualClock(), {"server": 7, "client": 8}, proc, groups)
