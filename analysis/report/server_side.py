@@ -126,4 +126,5 @@ def _bound(text: str) -> str:
 
 
 def _share(counts: Mapping[str, float], bound: str) -> str:
-    return percent(counts[bound] / sum(counts.values())) if bound in counts else ""
+    """Not rounded to 0: one long iteration in ten thousand is what a tail is made of."""
+    return f"{number(100 * counts[bound] / sum(counts.values()))} %" if bound in counts else ""

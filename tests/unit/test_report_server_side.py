@@ -61,6 +61,7 @@ def test_values_are_in_units_a_reader_knows() -> None:
 def test_shares_of_iterations_end_where_the_last_one_lies() -> None:
     found = shown(ServerSide({}, {"8.0": 3.0, "16.0": 0.0, "64.0": 1.0, "128.0": 0.0, "+Inf": 0.0}), ServerSide({}, {"8.0": 0.0}))
     assert found["Tokens of an iteration"][:-1] == [("Tokens, at most", "cell 0"), ("8", "75 %"), ("16", "0 %"), ("64", "25 %")]
+    assert shown(ServerSide({}, {"8.0": 9999.0, "64.0": 1.0}))["Tokens of an iteration"][1:3] == [("8", "99.99 %"), ("64", "0.01 %")]
     assert shown(ServerSide({}, {"8.0": 1.0, "+Inf": 1.0}))["Tokens of an iteration"][2] == ("more", "50 %")
 
 
