@@ -1,4 +1,4 @@
-"""A public trace against real SGLang: one run whole, and one whose server dies of a token id that somebody else sends it."""
+"""A public trace against real SGLang whose server dies of a token id that somebody else sends it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from analysis.model import Outcome, RunAnalysis, Verdict
+from analysis.model import Outcome, Verdict
 from harness.cli.sides import analyze_campaign
 from harness.record.reader import find_attempts
 from harness.runtimes.asking import ask
@@ -35,7 +35,7 @@ workload:
     format: azure-2023
     name: AzureLLMInferenceTrace_conv
     sha256: 2f1e5b666d4e3055fdbba98598ce2ec307767b9064e03e2fa46676dbcc7d0bf8
-    window: [600s, 700s]
+    window: [600s, 650s]
   transforms:
     - transform: scale-lengths
       input-factor: 0.06
@@ -51,14 +51,9 @@ slo: {ttft: 500ms, tbt: {limit: 150ms, rule: every}}
 window: {warm-up: 3s, measured: 12s, drain: 4s}
 client: {cpus: [0], server-cpus: [1]}
 load: {time-compression: [1.0]}
-replicates: {count: 2, server-starts: 1, order: interleaved, vary: window, seed: 20261130}
+replicates: {count: 1, server-starts: 1, vary: window, seed: 20261130}
 rank: {metric: e2e_p50, margin: 5%}
 """
-
-INTEGRITY = {
-    "pins_match", "flags_known", "partition_closes", "requests_wellformed", "tokens_agree", "counts_agree", "delivered_load",
-    "server_survived", "seal_intact", "output_length", "prefix_realised",
-}  # fmt: skip
 
 
 def poison(child: psutil.Process, vocabulary: int) -> None:
@@ -68,10 +63,6 @@ def poison(child: psutil.Process, vocabulary: int) -> None:
     ask(url, "/generate", timeout_s=10, post={"input_ids": [vocabulary], "sampling_params": {"max_new_tokens": 1}})
 
 
-def verdicts(run: RunAnalysis) -> dict[str, Verdict]:
-    return {check.code: check.verdict for check in run.checks}
-
-
 def test_a_death_is_the_server_s_and_its_record_is_sealed_with_every_outcome(tmp_path: Path) -> None:
     manifest, results = tmp_path / "poisoned.yaml", tmp_path / "results"
     manifest.write_text(MANIFEST, encoding="utf-8")
@@ -79,8 +70,7 @@ def test_a_death_is_the_server_s_and_its_record_is_sealed_with_every_outcome(tmp
     child = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         for _ in range(4000):
-            sealed = [(p / "SEAL").exists() for p in find_attempts(results / "poisoned")]
-            if sealed == [True, False] and any((results / "poisoned").glob("*/1/1/segments/requests-*")):
+            if any(any(p.glob("segments/requests-*")) for p in find_attempts(results / "poisoned")):
                 break
             assert child.poll() is None, "the campaign ended before its server could be killed"
             time.sleep(0.1)
@@ -90,11 +80,11 @@ def test_a_death_is_the_server_s_and_its_record_is_sealed_with_every_outcome(tmp
     finally:
         child.kill()
         child.wait()
-    whole, hit = analyze_campaign(results / "poisoned").cells[0].runs
-    assert {code: verdicts(whole)[code] for code in INTEGRITY} == dict.fromkeys(INTEGRITY, Verdict.PASS)
-    assert verdicts(hit)["server_survived"] is Verdict.FAIL
+    (hit,) = analyze_campaign(results / "poisoned").cells[0].runs
+    verdicts = {check.code: check.verdict for check in hit.checks}
+    assert verdicts["server_survived"] is Verdict.FAIL
     assert hit.outcomes.closes()
     assert hit.outcomes.counts[Outcome.FAILED] > 0
     assert hit.outcomes.counts[Outcome.VALID] + hit.outcomes.counts[Outcome.MISS] > 0
     # Nothing that we sent is to blame, and the record can be trusted: only its server cannot.
-    assert {verdicts(hit)[code] for code in ("requests_wellformed", "partition_closes", "delivered_load", "seal_intact")} == {Verdict.PASS}
+    assert {verdicts[code] for code in ("requests_wellformed", "partition_closes", "delivered_load", "seal_intact")} == {Verdict.PASS}
