@@ -18,6 +18,7 @@ from harness.campaign.replicate import Settings
 from harness.campaign.runner import Done, preflight, run_campaign
 from harness.campaign.status import campaign_status
 from harness.campaign.virtual import VirtualSettings, simulate_campaign
+from harness.cli.certificates import unfit
 from harness.cli.fleets import Where, fleet_options
 from harness.cli.output import OK, answers, console, emit_json, json_option, printable
 from harness.cli.places import results_option, search_path, traces_option
@@ -177,8 +178,8 @@ def _certificate(campaign: Campaign, say: Callable[[str], None]) -> CertificateR
     wanted = "trigpoint calibrate" + (f" --workers {workers}" if workers > 1 else "")
     if found is None:
         say(f"no calibration certificate for this host and boot: client_headroom will be UNKNOWN; run `{wanted}`")
-    elif found.workers != workers:
-        say(f"the certificate is of workers={found.workers}, the runs have {workers}: client_headroom will be UNKNOWN; run `{wanted}`")
+    elif why := unfit(found, workers):
+        say(f"{why}: client_headroom will be UNKNOWN; run `{wanted}`")
     return found
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import click
 
-from analysis.gates.certified import MOST_AGE
 from harness.calibrate import calibrate as run_calibration
 from harness.calibrate import cited, find_certificate, summary, table
+from harness.cli.certificates import unfit
 from harness.cli.output import OK, answers, emit_json, json_option
 from harness.clock import MonotonicClock
 from harness.manifest import schema_json
 from harness.observe import host_facts
 from harness.record.schema import MEASUREMENT_PROTOCOL
-from harness.record.spec import CertificateRef
 from harness.runtimes.places import cache_dir
 
 
@@ -46,7 +43,7 @@ def calibrate(quick: bool, if_missing: bool, workers: int, as_json: bool) -> int
     """
     host = str(host_facts()["host.identity"].value)
     ref = find_certificate(cache_dir(), host, MEASUREMENT_PROTOCOL, workers) if if_missing else None
-    made = cited(cache_dir(), ref) if ref is not None and _serves(ref, workers) else None
+    made = cited(cache_dir(), ref) if ref is not None and unfit(ref, workers) is None else None
     if made is None:
         say = None if as_json else lambda line: click.echo(line, err=True)
         made = run_calibration(cache=cache_dir(), host=host, quick=quick, clock=MonotonicClock(), on_progress=say, workers=workers)
@@ -56,12 +53,6 @@ def calibrate(quick: bool, if_missing: bool, workers: int, as_json: bool) -> int
     for line in (*table(made), summary(made)):
         click.echo(line)
     return OK
-
-
-def _serves(ref: CertificateRef, workers: int) -> bool:
-    """Whether analysis would take a certificate of this host for a run that begins now."""
-    age = datetime.now(UTC) - datetime.fromisoformat(ref.created)
-    return ref.workers == workers and timedelta(0) <= age <= MOST_AGE
 
 
 COMMANDS = (schema, calibrate)
