@@ -21,7 +21,7 @@ from harness.record.schema import SAMPLES
 from harness.record.segments import SegmentWriter, read_segments
 from harness.replay.contract import ReplayPlan
 from harness.replay.fleet.clocks import Offset, Round, measure, offset_of
-from harness.replay.fleet.cluster import Cluster, Seat
+from harness.replay.fleet.cluster import Cluster, Seat, _environment
 from harness.replay.fleet.contract import Hello, Look, Piece
 from harness.replay.fleet.host import NOTHING, FleetHost, pid_namespace
 from harness.replay.fleet.pieces import Landing, read_pieces
@@ -233,6 +233,18 @@ def test_an_address_of_a_proxy_is_refused() -> None:
     with pytest.raises(UsageError, match="proxy") as refused:
         Cluster("ray://127.0.0.1:10001")
     assert refused.value.exit_code == 2
+
+
+def test_what_is_set_for_a_cluster_is_as_it_was_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/mine")
+    monkeypatch.delenv("RAY_NEW", raising=False)
+    with _environment(TMPDIR="/its", RAY_NEW="t"):
+        assert (os.environ["TMPDIR"], os.environ["RAY_NEW"]) == ("/its", "t")
+    assert (os.environ["TMPDIR"], os.environ.get("RAY_NEW")) == ("/mine", None)
+
+
+def test_ray_s_own_word_for_no_address_is_none() -> None:
+    assert (Cluster("local")._address, Cluster("auto")._address) == (None, "auto")
 
 
 def test_a_cluster_where_nobody_listens_is_refused_at_once() -> None:

@@ -26,6 +26,9 @@ RESERVE_S = 30.0
 
 REACH_S = 5.0
 
+TRIES = "RAY_gcs_server_port_wait_time_s"
+"""One try of Ray's own, which takes 40 s, instead of twenty: something else may listen at the address."""
+
 Handle = Any
 """An actor, as Ray hands it out."""
 
@@ -65,7 +68,7 @@ class Cluster:
         if address is not None and "://" in address:
             what = f"ray-address={address}: a Ray client's proxy stands between driver and actors, and clocks are compared through it"
             raise UsageError.single("ray_address", what, "run on a host that has joined the cluster and give HOST:PORT, or auto")
-        self._address, self._workers = address, workers
+        self._address, self._workers = None if address == "local" else address, workers  # Ray's word for one of this host's own
         self._ray: Any = None
         self._reaper: Reaper | None = None
 
@@ -90,8 +93,7 @@ class Cluster:
     def _connect(self, ray: Any) -> None:
         if self._address is not None:
             _reach(self._address)
-            # One try of Ray's own, which takes 40 s, instead of twenty: something else may listen there.
-            with _environment(RAY_gcs_server_port_wait_time_s="1"):
+            with _environment(**{TRIES: os.environ.get(TRIES, "1")}):
                 self._init(ray, {"address": self._address})
             return
         folder = tempfile.mkdtemp(prefix="trigpoint-ray-")  # short: sockets below it may have 107 bytes of path
@@ -187,14 +189,17 @@ class Cluster:
 
 @contextlib.contextmanager
 def _environment(**changes: str) -> Iterator[None]:
-    """Set variables that the user has not set, for what is started meanwhile."""
-    ours = {name: value for name, value in changes.items() if name not in os.environ}
-    os.environ.update(ours)
+    """Set variables for what is started meanwhile."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
     try:
         yield
     finally:
-        for name in ours:
-            os.environ.pop(name, None)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _import_ray() -> Any:
