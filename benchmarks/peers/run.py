@@ -140,7 +140,7 @@ def start_and_wait(command: Command, folder: Path, load: Load, cpus: Sequence[in
     if code != 0:
         tail = "\n    ".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
         raise RunError(f"{'it hung and was ended' if code is None else f'it ended with {code}'}; its last lines:\n    {tail}")
-    watch.usage.total_cpu_s = max(spent_s, watch.usage.cpu_s[-1] if watch.usage.cpu_s else 0.0)
+    watch.usage.close(time.monotonic_ns(), spent_s)
     return time.monotonic() - began, watch.usage
 
 

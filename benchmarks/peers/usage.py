@@ -29,10 +29,17 @@ class Usage:
 
     def cpu_between(self, start_ns: int, stop_ns: int) -> float | None:
         """CPU seconds between two instants, between samples by straight line; None when nothing was sampled there."""
-        if not self.at_ns or stop_ns <= self.at_ns[0] or start_ns >= self.at_ns[-1]:
+        if len(self.at_ns) < 2 or stop_ns <= self.at_ns[0] or start_ns >= self.at_ns[-1]:
             return None
         low, high = np.interp([start_ns, stop_ns], self.at_ns, self.cpu_s)
         return float(high - low)
+
+    def close(self, at_ns: int, waited_cpu_s: float) -> None:
+        """The command is over: ``waited_cpu_s`` is what the kernel says of it and of all that was waited for, which has what its processes
+        used after the last look at them."""
+        self.total_cpu_s = max([waited_cpu_s, *self.cpu_s[-1:]])
+        self.at_ns.append(at_ns)
+        self.cpu_s.append(self.total_cpu_s)
 
 
 class Watch:

@@ -202,6 +202,17 @@ def test_an_orphan_once_seen_is_followed() -> None:
     assert family([replace(table[2], parent=1, started=9)], 10, {(12, 7)}) == []  # another process under the same number
 
 
+def test_what_was_used_after_the_last_look_is_counted_when_it_is_over() -> None:
+    found = usage()
+    found.close(300 * MS, 3.0)
+    assert (found.total_cpu_s, found.cpu_between(200 * MS, 300 * MS)) == (3.0, pytest.approx(0.5))
+    unseen = Usage()
+    unseen.close(300 * MS, 3.0)
+    assert unseen.cpu_between(0, 400 * MS) is None
+    found.close(400 * MS, 2.0)  # some was never waited for: what was seen of it stands
+    assert (found.total_cpu_s, found.cpu_s[-1]) == (3.0, 3.0)
+
+
 # -- table and verdicts
 
 
@@ -224,11 +235,11 @@ def test_every_bound_of_the_load_gets_a_verdict_against_the_best_peer() -> None:
     assert verdicts(20.0, FIGURES, {}) == []
 
 
-def test_a_missed_bound_is_called_a_stall_only_where_the_server_stalled_itself() -> None:
+def test_a_missed_bound_has_the_servers_own_lateness_beside_it_where_that_is_as_large() -> None:
     late = replace(FIGURES, slip_p99_ns=3 * MS)
     assert dict(verdicts(100.0, late, {}))["slip p99 <= 1 ms"] == "3.000 ms: NOT met"
     stalled = dict(verdicts(100.0, replace(late, late_p99_ns=2 * MS), {}))["slip p99 <= 1 ms"]
-    assert stalled == "3.000 ms: NOT met; the host stalled (the truth server was 2.00 ms late itself at p99)"
+    assert stalled == "3.000 ms: NOT met; the truth server was 2.00 ms late itself at p99: the host stalled, or it had too much to write"
 
 
 def test_without_a_value_a_verdict_is_unknown() -> None:
