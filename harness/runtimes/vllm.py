@@ -65,8 +65,8 @@ class VllmRuntime:
         *histogram("iteration_tokens", "vllm:iteration_tokens_total"),
         MetricRule("iteration_tokens_bucket", "vllm:iteration_tokens_total_bucket", by="le"),
     )
-    """A client that hangs up was seen in neither finished nor aborted (0.32.0), so the latter, always 0, is not read. It counts first lookups in the prefix cache, not those
-    after a preemption, and no recomputed rows."""
+    """A client that hangs up was seen in neither finished nor aborted (0.32.0), so the latter, always 0, is not read. It counts
+    first lookups in the prefix cache, not those after a preemption, and no recomputed rows."""
 
     def check(self, arm: Arm, pins: Pins) -> list[Problem]:
         """Everything wrong with the arm that needs no start; asks the installed parser once (about 15 s, then cached)."""
