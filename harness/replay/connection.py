@@ -173,7 +173,9 @@ class Connection(asyncio.Protocol):
         self._after_read(exchange)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the exchange that was under way and cut every cycle."""
+        """End the exchange that was under way and cut every cycle. One that was never made, or is lost already, has nothing to lose."""
+        if self._transport is None:
+            return
         self._drop_pieces()
         self._transport = self._parser = self._sock = None
         self._owner.lost(self)

@@ -78,6 +78,7 @@ class Dialer:
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        self._tasks.clear()  # one that had not begun could not take itself out
 
     async def _open(self) -> None:
         connection: Connection | None = None
@@ -99,16 +100,17 @@ class Dialer:
 
     async def _connect(self) -> Connection:
         sock = socket.socket(self._address.family, socket.SOCK_STREAM)
+        plain, later = (None, self._loop.call_soon) if self._context else (sock, None)
+        connection = Connection(self._owner, plain, later)
         try:
             sock.setblocking(False)
             # Requests are one write each; Nagle would hold the tail of a large one for an acknowledgement.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.sock_connect(sock, self._address.sockaddr)
-            plain, later = (None, self._loop.call_soon) if self._context else (sock, None)
-            _, connection = await self._loop.create_connection(
-                lambda: Connection(self._owner, plain, later), sock=sock, ssl=self._context, server_hostname=self._tls_host
-            )
+            await self._loop.create_connection(lambda: connection, sock=sock, ssl=self._context, server_hostname=self._tls_host)
         except BaseException:
             sock.close()
+            # Given up between its making and our being told: uvloop closes it then, and never says that it is lost.
+            connection.connection_lost(None)
             raise
         return connection
