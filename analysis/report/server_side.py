@@ -44,7 +44,7 @@ TIME_NOTE = (
     " First token by the client: from the send, of the tokens that came in the same time; outside the server: the difference of the two,"
     " which is the way there and back, the server's front and the client."
 )
-HOST_NOTE = "Memory of a role is that of its processes added up, shared pages once each."
+HOST_NOTE = "Host is the one that the client runs on. Memory of a role is that of its processes added up, shared pages once each."
 UNITS: Mapping[str, Unit] = {"s": Unit("ms", 1000.0), "bytes": Unit("GiB", 1 / 2**30), "ratio": Unit("%", 100.0)}
 
 
