@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from harness.clock import MonotonicClock
 from harness.observe.metrics import canonical_values
 from harness.observe.pins import check_pins
 from harness.record.facts import Fact
+from harness.record.reader import latest_sealed
 from harness.record.spec import Arm, ModelPin, Pins
 from harness.runtimes.asking import ask
 from harness.runtimes.contract import Target
@@ -188,6 +191,35 @@ def test_what_is_reserved_exists_in_the_installed_parser() -> None:
     env = environment("sglang-cpu")
     assert env is not None
     assert RESERVED.keys() <= options_of(env).keys()
+
+
+MISTAKEN = """
+trigpoint: 1
+question: Is it stopped before it measures something else?
+pins: {model: {id: tiny, dtype: float32}}
+arms: {a: {runtime: endpoint, url: "URL", metrics: sglang}}
+workload:
+  lengths: {input: {kind: constant, value: 16}, output: {kind: constant, value: 4}}
+  arrivals: {process: constant}
+  prompts: {source: random-ids}
+  output-length: forced
+  cache: as_trace
+window: {warm-up: 1s, measured: 2s, drain: 1s}
+load: {rate: [1/s]}
+replicates: {count: 1, vary: none, seed: 20261130}
+"""
+
+
+def test_another_dtype_than_the_server_s_is_stopped_before_load(server: Running, tmp_path: Path) -> None:
+    path, results = tmp_path / "mistaken.yaml", tmp_path / "results"
+    path.write_text(MISTAKEN.replace("URL", server.url), encoding="utf-8")
+    before = counters(server.url)["requests_finished_total"]
+    argv = [sys.executable, "-m", "harness.cli", "run", str(path), "--results", str(results)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 3, done.stderr
+    assert all(words in done.stderr for words in ("pins_match", "model.dtype='float32'", "bfloat16")), done.stderr
+    assert not latest_sealed(results / "mistaken")
+    assert counters(server.url)["requests_finished_total"] == before
 
 
 def test_one_bad_id_kills_the_server_and_not_the_reading_of_it(server: Running, tmp_path: Path) -> None:
