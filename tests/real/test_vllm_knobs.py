@@ -102,8 +102,8 @@ class Seen:
         clocks = self.clocks()
         mine = np.array([kept[i] for i in clocks.request_id.tolist()])
         assert mine.sum() >= 5
-        waited: npt.NDArray[np.float64] = np.where(clocks.first_ns >= 0, clocks.first_ns - clocks.arrival_ns, np.inf)
-        return waited[mine]
+        waited = np.where(clocks.first_ns >= 0, clocks.first_ns - clocks.arrival_ns, np.inf)
+        return np.asarray(waited[mine], dtype=np.float64)
 
     def longest_gap(self, q: float, kept: dict[int, bool]) -> float:
         """Quantile over kept requests of their longest gap between events, ns."""
