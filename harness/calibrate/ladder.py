@@ -72,8 +72,9 @@ QUICK: Ladder = (
 """100 requests in each, which a p99 needs, within 17 s: with its start and a repetition, as far as time allows, under 40 s. Arrivals of the
 streams go on for twice a stream's life, so that half of them meet as many as there will be."""
 
-QUICK_NS = 36 * NS_PER_S
-"""Four seconds less than promised are for what is not in them: this program's own start."""
+QUICK_NS = 30 * NS_PER_S
+"""Ten seconds less than promised: this program's own start is not in them, and on a host that is so busy that stages fail a second start
+was seen to take ten seconds, twice as long as the first. On a quiet one there is time for two stages once more."""
 
 FULL: Ladder = (
     *(Stage("rate", rate, 10, tokens=8) for rate in (25, 50, 100, 200, 300, 400, 600, 800)),
