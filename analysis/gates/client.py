@@ -102,8 +102,9 @@ def receive_lag(context: RunContext) -> Finding:
     threshold="Calibrated ceilings > 2 x the realised request and event rates and mean open streams (bursts of twice the mean are "
     "ordinary), of a certificate made under this protocol, on this host and boot, at most 30 days before, with as many workers; where "
     "events were decoded as they came (client_stop, turns, users), the ceiling of that. A certificate that does not apply, or did not "
-    "measure one of these, is UNKNOWN. The client's own CPU <= 0.5 of a core a process (M/D/1 wait: half a service at 0.5, unbounded after); run-queue "
-    "delay <= 5% of the time (the chance that a stamp waited at all). Host CPU is not looked at: the server may share the host. "
+    "measure one of these, is UNKNOWN. The client's own CPU <= 0.5 of a core a process (M/D/1 wait: half a service at 0.5, unbounded "
+    "after); run-queue delay <= 5% of the time (the chance that a stamp waited at all); both of every worker. Host CPU is not looked "
+    "at: the server may share the host. "
     "Virtual time: there is no client to be short of anything.",
     remedy="Run `trigpoint calibrate` on this host and boot, reserve a core for the client, add workers, or lower the load.",
 )
