@@ -110,7 +110,7 @@ def test_one_streamed_completion_moves_the_counters_by_its_usage(server: Running
     moved = {name: after[name] - before[name] for name in after if name.endswith("_total")}
     assert moved == {
         "requests_finished_total": 1, "prompt_tokens_total": 64, "generation_tokens_total": 16,
-        "cached_tokens_total": 0, "preemptions_total": 0,
+        "cached_tokens_total": 0, "prefix_queries_total": 0, "preemptions_total": 0,
     }  # fmt: skip
 
 
