@@ -26,7 +26,7 @@ def certified(context: RunContext) -> Finding:
     """The certificate is this client's, and its ceilings lie more than twice above what the run asked of it.
 
     One that is old, foreign or of another kind of run proves nothing about this one: UNKNOWN, never FAIL. FAIL: it does apply, and the run
-    asked for more than half of what had been shown.
+    asked for more than half of what had been shown. Raises AbsentError when the run cites none.
     """
     paper = context.record.spec.certificate
     if paper is None:
