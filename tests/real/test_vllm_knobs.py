@@ -210,8 +210,7 @@ def test_a_prefix_cache_serves_what_was_sent_before_and_its_requests_start_soone
     sooner, plain = (seen.ttft_p50(sharing(seen, shared=True)) / seen.ttft_p50(sharing(seen, shared=False)) for seen in (on, off))
     assert sooner < 0.7
     assert sooner < plain
-    # Not counts_agree: a server whose core computes prompts all the time answers too few scrapes to say how many were in flight.
-    on.holds("prefix_realised", "tokens_agree")
+    on.holds("prefix_realised", "tokens_agree", "counts_agree")
 
 
 def test_a_token_budget_bounds_the_gap_that_a_long_prompt_makes_for_others(prompts: dict[str, Seen]) -> None:
