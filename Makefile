@@ -24,7 +24,7 @@ quickstart: $(STAMP)
 
 # What starts real processes or compares whole outputs runs alone: it would measure its neighbours.
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 tests/unit tests/gates tests/sim $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 tests/unit tests/gates tests/sim $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/golden tests/e2e $(PYTEST_ARGS)
 
 runtimes: $(STAMP)
