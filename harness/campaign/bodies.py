@@ -81,6 +81,7 @@ class _Encoding:
     """Ids below it may be sent; 0: the server did not say."""
 
     def encode(self, requests: range) -> list[bytes]:
+        """Bodies of these requests (row numbers of the schedule), in their order; UsageError ``id_out_of_vocabulary``."""
         protocol = PROTOCOLS[self.api]
         # Copied to their size: encoders shrink a buffer that grew by doubling, and the tails they give back fit no later buffer, so that
         # the bodies of a run would hold up to four times their bytes.
