@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection on the hot path: stamp every read once, keep the body bytes, decide nothing that can wait."""
+"""One HTTP/1.1 connection on the hot path: one stamp a read, keep the body bytes, decide nothing that can wait."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import httptools
 from harness.record.schema import EndKind
 from harness.replay.exchange import Exchange
 from harness.replay.pieces import PIECE_BYTES, Later, Pieces
+from harness.replay.reader import WRITE_BYTES
 from harness.wire.contract import Decoder
 
 MAX_HEAD_BYTES = 256 * 1024
@@ -21,6 +22,26 @@ MAX_HEAD_BYTES = 256 * 1024
 MAX_RESPONSE_BYTES = 512 * 1024 * 1024
 """Of all that is read, framing and trailers too. A stream of 200,000 tokens at 1 KiB an event is 200 MB; /generate repeats itself and gets
 here with 10,000 tokens. A server that sends for ever would otherwise fill the memory of the host before its request's deadline."""
+
+
+class Channel(Protocol):
+    """What a connection needs of a transport."""
+
+    def write(self, data: bytes | memoryview, /) -> None:
+        """Take bytes, and send them as the kernel takes them."""
+        ...
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the kernel has not taken."""
+        ...
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        ...
+
+    def abort(self) -> None:
+        """Close and drop what was not sent; ``connection_lost`` follows in another loop pass."""
+        ...
 
 
 class Owner(Protocol):
@@ -58,7 +79,7 @@ class Connection(asyncio.Protocol):
         self._owner = owner
         self._sock = sock
         self._later = later
-        self._transport: asyncio.Transport | None = None
+        self._transport: Channel | None = None
         # The parser refers back to us; ``connection_lost`` cuts the cycle, for the collector is off.
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._exchange: Exchange | None = None
@@ -90,7 +111,7 @@ class Connection(asyncio.Protocol):
             self._encrypt(transport, payload)
             return
         try:
-            taken = self._sock.send(payload)
+            taken = self._sock.send(payload if len(payload) <= WRITE_BYTES else memoryview(payload)[:WRITE_BYTES])
         except BlockingIOError:
             taken = 0
         except OSError as error:
@@ -99,7 +120,7 @@ class Connection(asyncio.Protocol):
         if taken < len(payload):
             transport.write(memoryview(payload)[taken:])
 
-    def _encrypt(self, transport: asyncio.Transport, payload: bytes) -> None:
+    def _encrypt(self, transport: Channel, payload: bytes) -> None:
         if self._later is None or len(payload) <= PIECE_BYTES:
             transport.write(payload)
         else:
@@ -137,10 +158,10 @@ class Connection(asyncio.Protocol):
 
     # -- what the transport calls
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport | Channel) -> None:
         """Keep the transport."""
         # A cast, not a check: uvloop's transports are no subclasses of asyncio's.
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast(Channel, transport)
         self._owner.made()
 
     def pause_writing(self) -> None:
@@ -154,8 +175,12 @@ class Connection(asyncio.Protocol):
             self._pieces.resume()
 
     def data_received(self, data: bytes) -> None:
-        """Stamp, split HTTP, and see whether the exchange is over."""
-        self._now_ns = time.monotonic_ns()
+        """What a transport read, stamped here."""
+        self.received(data, time.monotonic_ns())
+
+    def received(self, data: bytes, stamp_ns: int) -> None:
+        """Split HTTP, and see whether the exchange is over. ``stamp_ns``: when it came, CLOCK_MONOTONIC."""
+        self._now_ns = stamp_ns
         exchange = self._exchange
         if exchange is None or self._parser is None:
             if not self._shut:
@@ -280,7 +305,7 @@ class Connection(asyncio.Protocol):
             self.close()
         self._owner.ended(exchange, kind, now_ns, error)
 
-    def _open_transport(self) -> asyncio.Transport:
+    def _open_transport(self) -> Channel:
         if self._transport is None:
             raise ConnectionError("the connection is closed")
         return self._transport

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.replay.connection import Connection, Owner
+from harness.replay.reader import Reader, ask_for_stamps
 
 CONNECT_TIMEOUT_S = 10.0
 """A host that answers at all accepts within two SYN retransmissions (1 s and 3 s); 10 s covers a third."""
@@ -52,8 +53,10 @@ class Dialer:
         tls_host: str | None,
         opened: Callable[[Connection], None],
         failed: Callable[[BaseException], None],
+        reader: Reader | None = None,
     ) -> None:
-        self._loop, self._owner, self._address = loop, owner, address
+        """``reader``: reads what is opened; None: transports of the loop do, as they must under TLS."""
+        self._loop, self._owner, self._address, self._reader = loop, owner, address, reader
         self._tls_host = tls_host
         self._context = ssl.create_default_context() if tls_host is not None else None
         self._opened, self._failed = opened, failed
@@ -106,8 +109,13 @@ class Dialer:
             sock.setblocking(False)
             # Requests are one write each; Nagle would hold the tail of a large one for an acknowledgement.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.sock_connect(sock, self._address.sockaddr)
-            await self._loop.create_connection(lambda: connection, sock=sock, ssl=self._context, server_hostname=self._tls_host)
+            if self._reader is None:
+                await self._loop.sock_connect(sock, self._address.sockaddr)
+                await self._loop.create_connection(lambda: connection, sock=sock, ssl=self._context, server_hostname=self._tls_host)
+            else:
+                ask_for_stamps(sock)
+                await self._loop.sock_connect(sock, self._address.sockaddr)
+                connection.connection_made(self._reader.adopt(sock, connection))
         except BaseException:
             sock.close()
             # Given up between its making and our being told: uvloop closes it then, and never says that it is lost.

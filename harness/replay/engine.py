@@ -19,6 +19,7 @@ from harness.replay.frames import encode_exchange
 from harness.replay.limits import Limits
 from harness.replay.pacer import burst
 from harness.replay.pool import Pool
+from harness.replay.reader import REST_NS, Reader, supported
 from harness.replay.timers import Timer, make_timer
 from harness.wire import PROTOCOLS
 from harness.wire.contract import Decoder
@@ -35,6 +36,9 @@ CLOSE_NS = 2 * NS_PER_S
 
 OPEN_AT_ONCE = 8
 """Background opens in parallel: each costs the loop about 0.1 ms, so a refill never holds a stream's read by more than one."""
+
+
+NEVER_NS = 2**63 - 1
 
 
 class Sink(Protocol):
@@ -78,7 +82,9 @@ class Engine:
         self._agenda = Agenda(plan.arrival_ns.tolist(), plan.end_ns, plan.after, _listed(plan.think_ns))
         self._cancel_after = _listed(plan.cancel_after_ns)
         self._pool: Pool[Connection] = Pool(self._first_aim())
-        self._dialer = Dialer(loop, self, address, plan.host if plan.tls else None, self._opened, self._connect_failed)
+        self._reader = self._make_reader()
+        tls_host = plan.host if plan.tls else None
+        self._dialer = Dialer(loop, self, address, tls_host, self._opened, self._connect_failed, self._reader)
         self._backlog: deque[Exchange] = deque()  # arrived, held by the concurrency cap
         self._waiting: deque[Exchange] = deque()  # in flight, without a connection yet
         self._timeouts, self._cancels = Limits(), Limits()
@@ -93,6 +99,17 @@ class Engine:
     def _first_aim(self) -> int:
         need = max(self.plan.warm_connections, burst(self._agenda.by_clock, BURST_NS))
         return need if self.plan.concurrency_cap is None else min(need, self.plan.concurrency_cap)
+
+    def _make_reader(self) -> Reader | None:
+        if self.plan.tls or not supported():
+            return None
+        # Where one answer brings about the next request, what it is read late is slip.
+        return Reader(self.loop, self._next_arrival_ns, self._send_due, 0 if self.plan.after is not None else REST_NS)
+
+    @property
+    def unstamped(self) -> int | None:
+        """Reads whose instant is this process's own and not the kernel's; None: all are."""
+        return None if self._reader is None else self._reader.unstamped
 
     @property
     def ahead(self) -> int:
@@ -117,8 +134,12 @@ class Engine:
 
     def next_deadline_ns(self) -> int:
         """Absolute instant of the next arrival or planned cancellation, or of the drain's end."""
-        arrival, cancel = self._epoch_ns + self._agenda.next_ns(), self._cancels.next_ns()
+        arrival, cancel = self._next_arrival_ns(), self._cancels.next_ns()
         return arrival if cancel is None else min(arrival, cancel)
+
+    def _next_arrival_ns(self) -> int:
+        # Connections are read before there is an epoch: nothing is due by then.
+        return NEVER_NS if self._timer is None else self._epoch_ns + self._agenda.next_ns()
 
     def abort(self, why: str) -> None:
         """End everything now: what is under way is our fault, what has not arrived was never sent."""
@@ -136,10 +157,13 @@ class Engine:
         deadline_ns = time.monotonic_ns() + CLOSE_NS
         while self.open_connections and time.monotonic_ns() < deadline_ns:
             await asyncio.sleep(0.001)
+        if self._reader is not None:
+            self._reader.close()
         self._publish()
 
     def tick(self, now_ns: int) -> None:
         """Every 10 ms: request deadlines, stale connections, refill, counts."""
+        self._catch_up()
         self._cancel(now_ns)  # first: a cancellation that has a limit was planned before the time limit
         for exchange in self._timeouts.due(now_ns):
             self._stop(exchange, EndKind.TIMEOUT, "no end of the response within the request's time limit")
@@ -156,16 +180,28 @@ class Engine:
     # -- arrivals
 
     def _on_deadline(self) -> None:
+        self._send_due()
         now_ns = time.monotonic_ns()
-        since_ns = now_ns - self._epoch_ns
-        for arrival_ns, request_id in self._agenda.due(since_ns):
-            self._admit(request_id, arrival_ns)
-        self._cancel(now_ns)
-        if since_ns >= self.plan.end_ns:
+        cancel_ns = self._cancels.next_ns()
+        over = now_ns - self._epoch_ns >= self.plan.end_ns
+        if over or (cancel_ns is not None and cancel_ns <= now_ns):
+            self._catch_up()
+            self._cancel(now_ns)
+        if over:
             self._end_all(EndKind.DRAIN_END, "")
         else:
             self._rearm()
         self._refill()
+
+    def _send_due(self) -> None:
+        """Admit what is due: at its deadline, or between two reads when one passes meanwhile."""
+        for arrival_ns, request_id in self._agenda.due(time.monotonic_ns() - self._epoch_ns):
+            self._admit(request_id, arrival_ns)
+
+    def _catch_up(self) -> None:
+        """Before a request is given up: what came for it in time may lie unread."""
+        if self._reader is not None:
+            self._reader.catch_up()
 
     def _rearm(self) -> None:
         if self._timer is not None and not self._over:

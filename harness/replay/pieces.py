@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 Later = Callable[[Callable[[], None]], asyncio.Handle]
 """A loop's ``call_soon``: in the next pass."""
@@ -13,12 +14,20 @@ PIECE_BYTES = 64 * 1024
 a send's slip. A prompt of 10,000 token ids is one piece."""
 
 
+class Writer(Protocol):
+    """What takes the pieces."""
+
+    def write(self, data: bytes | memoryview, /) -> None:
+        """Take one."""
+        ...
+
+
 class Pieces:
     """Hands a payload to a transport piece by piece, one a loop pass, and none while the transport says that it has enough."""
 
     __slots__ = ("_handle", "_later", "_paused", "_rest", "_transport")
 
-    def __init__(self, later: Later, transport: asyncio.WriteTransport, payload: bytes) -> None:
+    def __init__(self, later: Later, transport: Writer, payload: bytes) -> None:
         self._later, self._transport = later, transport
         self._rest = memoryview(payload)
         self._handle: asyncio.Handle | None = None

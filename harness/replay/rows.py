@@ -18,10 +18,10 @@ def exchange_row(raw: RawExchange, protocol: Protocol_) -> dict[str, Any]:
     """Decode one exchange. The worker knows how the transport ended; here the body decides whether a complete response was a good one."""
     decoded = _decode(raw, protocol)
     kind, error = verdict(raw.kind, raw.status, raw.error, decoded)
-    events = decoded.events
+    columns = decoded.ns, decoded.tokens, decoded.sizes, decoded.kinds
     if raw.kind is EndKind.HTTP_ERROR:
         # An error page is no stream: of its events only a well-formed error object means anything.
-        events = [e for e in events if e.kind is EventKind.ERROR]
+        columns = _only(EventKind.ERROR, *columns)
     return {
         "request_id": raw.request_id,
         "arrival_ns": raw.arrival_ns,
@@ -38,17 +38,26 @@ def exchange_row(raw: RawExchange, protocol: Protocol_) -> dict[str, Any]:
         "usage_cached_tokens": decoded.usage_cached_tokens,
         "client_tokens": decoded.client_tokens,
         "reused_connection": raw.reused,
-        "event_ns": [e.ns for e in events],
-        "event_tokens": [e.tokens for e in events],
-        "event_bytes": [e.size for e in events],
-        "event_kind": [int(e.kind) for e in events],
+        **dict(zip(_EVENT_COLUMNS, columns, strict=True)),
     }
+
+
+_EVENT_COLUMNS = ("event_ns", "event_tokens", "event_bytes", "event_kind")
+
+
+def _only(kind: EventKind, *columns: list[int]) -> list[list[int]]:
+    """Event columns, kinds last, with the events of one kind."""
+    kept = [i for i, found in enumerate(columns[-1]) if found == kind]
+    return [[column[i] for i in kept] for column in columns]
 
 
 def _decode(raw: RawExchange, protocol: Protocol_) -> Decoded:
     if not raw.body:
         return Decoded()
     decoder = protocol.decoder(stream=raw.stream)
+    decoded = decoder.whole(raw.stamps, raw.sizes, raw.body)
+    if decoded is not None:
+        return decoded
     for stamp, data in raw.pieces():
         decoder.feed(stamp, data)
     return decoder.finish()
@@ -61,7 +70,7 @@ def missing_rows(plan: ReplayPlan, recorded: Collection[int], kind: EndKind) -> 
     """
     known = set(recorded)
     error = "no row: the load engine stopped before it recorded this request"
-    empty: dict[str, Any] = dict.fromkeys(REQUESTS.names) | {name: [] for name in ("event_ns", "event_tokens", "event_bytes", "event_kind")}
+    empty: dict[str, Any] = dict.fromkeys(REQUESTS.names) | {name: [] for name in _EVENT_COLUMNS}
     waits = [False] * len(plan.arrival_ns) if plan.after is None else (np.diff(plan.after.offsets) > 0).tolist()
     return [
         empty | {"request_id": i, "arrival_ns": None if waits[i] else arrival, "end_kind": kind.value, "error": error}

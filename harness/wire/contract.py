@@ -23,13 +23,17 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Decoded:
-    """Everything a response body said, in order of arrival.
+    """Everything a response body said, in order of arrival. The events are four columns of one length: ``ns``, ``tokens``, ``sizes``,
+    ``kinds`` (numbers of EventKind); ``Event`` says what they hold.
 
     ``client_tokens`` is counted by token ids, else by continuous usage; None when neither was there. ``complete``: the protocol's own end
     mark was seen (``[DONE]`` for a stream, a whole JSON object otherwise). ``error``: text of an in-stream error (never a prompt).
     """
 
-    events: list[Event] = field(default_factory=list)
+    ns: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
     client_tokens: int | None = None
     usage_prompt_tokens: int | None = None
     usage_completion_tokens: int | None = None
@@ -39,6 +43,12 @@ class Decoded:
     malformed: str | None = None
     error: str | None = None
     error_status: int | None = None
+
+    @property
+    def events(self) -> list[Event]:
+        """The columns as rows."""
+        columns = zip(self.ns, self.tokens, self.sizes, self.kinds, strict=True)
+        return [Event(ns, tokens, size, EventKind(kind)) for ns, tokens, size, kind in columns]
 
 
 class Decoder(Protocol):
@@ -53,6 +63,11 @@ class Decoder(Protocol):
 
     def finish(self) -> Decoded:
         """Return what was decoded; callable once, after the last feed."""
+        ...
+
+    def whole(self, stamps: Sequence[int], sizes: Sequence[int], body: bytes) -> Decoded | None:
+        """Decode a response that is over, in place of all feeds and ``finish``, and with the same answer. ``stamps`` and ``sizes``: one
+        entry a piece. None, and nothing taken, for one that must be fed."""
         ...
 
 

