@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ def exchange_row(raw: RawExchange, protocol: Protocol_) -> dict[str, Any]:
     """Decode one exchange. The worker knows how the transport ended; here the body decides whether a complete response was a good one."""
     decoded = _decode(raw, protocol)
     kind, error = verdict(raw.kind, raw.status, raw.error, decoded)
-    columns = decoded.ns, decoded.tokens, decoded.sizes, decoded.kinds
+    columns: Sequence[list[int]] = (decoded.ns, decoded.tokens, decoded.sizes, decoded.kinds)
     if raw.kind is EndKind.HTTP_ERROR:
         # An error page is no stream: of its events only a well-formed error object means anything.
         columns = _only(EventKind.ERROR, *columns)

@@ -76,11 +76,11 @@ class _Counter:
 
     def surely(self, choice: int, ids: int | None, completion: int | None) -> int:
         """What ``take`` says to an object of one choice with these counts, if that is more than 0. Else 0, and nothing was taken."""
-        before = self.last_usage.get(choice, 0)
+        before = after = self.last_usage.get(choice, 0)
         if completion is None or self.unknown:
-            after = before + (ids or 0)
-        else:
-            after = completion if completion > before else before
+            after += ids or 0
+        elif completion > before:
+            after = completion
         tokens = after - before if ids is None else ids
         if tokens > 0:
             self.last_usage[choice] = after
@@ -209,7 +209,7 @@ class StreamDecoder(_Base):
         (``read_usual``); whatever is not that goes the way of ``feed``, event by event.
         """
         frames = plain_frames(body) if len(body) <= self._limit else None
-        if frames is None:
+        if frames is None or sum(sizes) != len(body):
             return None
         lengths = [len(data) + PLAIN_BYTES for data in frames]
         done = frames[-1] == DONE
