@@ -17,12 +17,15 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Server:
-    """Iteration time = base + per_row x running + per_token x admitted input tokens, each times lognormal noise."""
+    """Iteration time = base + per_row x running + per_token x admitted input tokens + per_prefill where any is admitted, all times
+    lognormal noise.
+    """
 
     slots: int = 32
     base_s: float = 0.008
     per_row_s: float = 0.0006
     per_token_s: float = 0.00004
+    per_prefill_s: float = 0.0
     noise: float = 0.15
 
 
@@ -72,6 +75,7 @@ def serve(
             head[r] += 1
         busy = left > 0
         step = server.base_s + server.per_row_s * busy.sum(axis=1) + server.per_token_s * prefill
+        step += server.per_prefill_s * fresh.any(axis=1)
         step = step * slowdown(clock) * np.exp(server.noise * rng.standard_normal(runs))
         clock = np.where(busy.any(axis=1), clock + step, clock)
         r, s = np.nonzero(fresh)
