@@ -46,10 +46,19 @@ class Alarm:
                 "run on Linux, where timers of the kernel can be waited for",
             )
 
-    def arm(self, at_ns: int) -> None:
-        """Fire at ``at_ns`` (CLOCK_MONOTONIC, ns); an instant in the past fires at once. Replaces an earlier setting."""
+    def arm(self, at_ns: int, every_ns: int = 0) -> None:
+        """Fire at ``at_ns`` (CLOCK_MONOTONIC, ns), at once where that is past, and every ``every_ns`` from then on (0: once). Replaces an
+        earlier setting."""
         # A value of zero would disarm the timer instead of firing it.
-        self._spec.it_value.tv_sec, self._spec.it_value.tv_nsec = divmod(max(at_ns, 1), NS_PER_S)
+        self._set(max(at_ns, 1), every_ns)
+
+    def disarm(self) -> None:
+        """Fire no more."""
+        self._set(0, 0)
+
+    def _set(self, at_ns: int, every_ns: int) -> None:
+        self._spec.it_value.tv_sec, self._spec.it_value.tv_nsec = divmod(at_ns, NS_PER_S)
+        self._spec.it_interval.tv_sec, self._spec.it_interval.tv_nsec = divmod(every_ns, NS_PER_S)
         if self._libc.timerfd_settime(self.fd, _TFD_TIMER_ABSTIME, ctypes.byref(self._spec), None) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))

@@ -202,16 +202,19 @@ def make_host_samples(**changes: float) -> list[dict[str, Any]]:
     """Return host.parquet of a calm host over 0..14 s: one sample a second, ten loop probes a second.
 
     ``changes`` name a metric: a ratio or a lag becomes the value everywhere, a counter or gauge (name ends in _total or _bytes) grows by it
-    a second.
+    a second. The kernel stamped every one of 100 reads a second.
     """
     level = {"cpu_busy_ratio": 0.3, "cpu_steal_ratio": 0.0, "foreign_cpu_ratio": 0.02} | changes
     growth = {"throttled_s_total": 0.0, "swap_used_bytes": 0.0} | changes
-    own = {"cpu_s_total": 0.1, "run_delay_s_total": 0.001} | changes
+    own = {"cpu_s_total": 0.1, "run_delay_s_total": 0.001, "reads_total": 100.0, "unstamped_reads_total": 0.0} | changes
     rows = []
     for t in range(15):
         rows += [make_sample(t * S, "host", m, level[m]) for m in ("cpu_busy_ratio", "cpu_steal_ratio", "foreign_cpu_ratio")]
         rows += [make_sample(t * S, "host", m, growth[m] * t) for m in ("throttled_s_total", "swap_used_bytes")]
-        rows += [make_sample(t * S, "client", m, own[m] * t) for m in ("cpu_s_total", "run_delay_s_total")]
+        rows += [
+            make_sample(t * S, "client", m, own[m] * t)
+            for m in ("cpu_s_total", "run_delay_s_total", "reads_total", "unstamped_reads_total")
+        ]
     return rows + [make_sample(k * 100 * MS, "client", "loop_lag_s", changes.get("loop_lag_s", 0.0002)) for k in range(141)]
 
 

@@ -121,6 +121,7 @@ OBSERVED: dict[str, str] = {
     "runtime.effective_config": "server.effective_config",
     "runtime.kv_capacity_tokens": "server.kv_capacity_tokens",
     "client.host": "client.identity",
+    "client.stamps": "client.stamps",
 }
 """Coordinate name -> fact it is read from."""
 

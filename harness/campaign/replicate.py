@@ -31,6 +31,7 @@ from harness.record.schema import SAMPLES, EndKind
 from harness.record.segments import DISK_REFUSED, SegmentWriter
 from harness.record.spec import CertificateRef, RunSpec
 from harness.replay.contract import FleetFacts, Progress, Replaying, ReplayPlan
+from harness.replay.reader import stamped_by
 from harness.replay.session import missing_rows
 from harness.runtimes.launch import Launch
 from workloads import Schedule, reusable_tokens
@@ -127,7 +128,8 @@ def _facts_before(run: PlannedRun, server: Server) -> Facts:
 
 def _all_facts(run: PlannedRun, server: Server) -> dict[str, Fact]:
     host = host_facts(server_pid=server.pid)
-    client = {"client.identity": host["host.identity"]}
+    stamps = Fact(value=stamped_by(tls=server.target.base_url.startswith("https:")), source="replay")
+    client = {"client.identity": host["host.identity"], "client.stamps": stamps}
     if not server.runtime.managed:
         reason = "attached endpoint: its host cannot be seen from here"
         host = {name: Fact(reason=reason, source="endpoint") for name in host}

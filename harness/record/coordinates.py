@@ -87,6 +87,7 @@ RUN_COORDINATES: dict[str, str] = {
     "client.host": "identity of the client's machine and boot",
     "client.concurrency": "cap on concurrent requests, or unlimited; time limit of a request and workers, if set",
     "client.placement": "cores reserved for client and server",
+    "client.stamps": "who says when bytes came: the kernel, or the load engine as it reads them",
 }
 """Every sealed run coordinate with a one-line meaning. Order is the order of printing."""
 

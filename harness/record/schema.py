@@ -26,18 +26,20 @@ __all__ = [
 FORMAT_MAJOR = 1
 """1: first format. A reader refuses a newer major and reads any older minor."""
 
-FORMAT_MINOR = 3
+FORMAT_MINOR = 4
 """1: sessions, priorities, cancellations, reusable tokens in the schedule; per-class SLOs; null arrivals of turns that never came due.
 2: probes of capacity searches, and capacity as a metric to rank by; how fairness is declared; clients that an arm was not sent.
 3: servers behind an address and their roles; how a server was launched; how accelerators are set; who says that a pin holds; whose counters
    an endpoint shows; workers on other hosts; streams, live decoding and workers of a certificate; the interface /generate.
+4: who stamps what the client receives.
 """
 
-MEASUREMENT_PROTOCOL = 2
+MEASUREMENT_PROTOCOL = 3
 """Raised whenever send, stamp or decode behaviour could change a number; runs of different protocols do not compare.
 
 1: timerfd pacing, stamp on data_received, SSE decoded after the request ends.
 2: large requests under TLS leave in pieces; several choices of one answer are counted together; a finish reason of ``abort`` is an error.
+3: the kernel stamps what plain connections receive, and they are read together, up to a millisecond late.
 """
 
 SCHEDULE = pa.schema(

@@ -187,7 +187,8 @@ class Connection(asyncio.Protocol):
                 self.close()  # bytes that answer nothing: whatever follows could not be trusted
             return
         exchange.received += len(data)
-        self._head_bytes += len(data) if exchange.headers_ns is None else 0
+        if exchange.headers_ns is None:
+            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:

@@ -107,9 +107,9 @@ class Engine:
         return Reader(self.loop, self._next_arrival_ns, self._send_due, 0 if self.plan.after is not None else REST_NS)
 
     @property
-    def unstamped(self) -> int | None:
-        """Reads whose instant is this process's own and not the kernel's; None: all are."""
-        return None if self._reader is None else self._reader.unstamped
+    def reads(self) -> tuple[int, int] | None:
+        """Reads, and those of them that the kernel did not stamp; None: it stamps none."""
+        return None if self._reader is None else (self._reader.reads, self._reader.unstamped)
 
     @property
     def ahead(self) -> int:

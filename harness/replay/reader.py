@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from harness.alarm import Alarm
 from harness.clock import NS_PER_MS, NS_PER_S
-from harness.replay.timers import TimerFd
 
-REST_NS = NS_PER_MS // 2
-"""Between two looks while answers come in. It is no error of a stamp; only what an end brings about, such as the next send on that
-connection, may come this much later, which is half of the strictest bound on slip."""
+REST_NS = NS_PER_MS
+"""Between two looks while much comes in; each look wakes a core, which alone costs several reads. Rest is no error of a stamp, but tokens
+of one answer that come within it share the last one's: engines of today take two milliseconds and more for a token."""
 
 AT_ONCE = 128
 """Connections read before the loop gets a turn: about 1 ms."""
@@ -40,9 +40,9 @@ somebody sets the clock."""
 
 # Not in Python's socket module. The kernel answers with a timespec of the wall clock, two 64-bit numbers where longs are that wide.
 _SO_TIMESTAMPNS = 35
-_TIMESPEC = struct.Struct("@qq")
-_ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
-_GONE = select.EPOLLERR | select.EPOLLHUP if hasattr(select, "epoll") else 0
+_timespec = struct.Struct("@qq").unpack
+_TIMESPEC_BYTES = 16
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC_BYTES)
 
 
 class Receiver(Protocol):
@@ -62,34 +62,44 @@ def supported() -> bool:
     return sys.platform == "linux" and hasattr(select, "epoll")
 
 
-def ask_for_stamps(sock: socket.socket) -> None:
-    """Let the kernel stamp what this socket receives; where it cannot, reads are stamped."""
+def stamped_by(*, tls: bool) -> str:
+    """Who says when bytes came: ``kernel``, or ``read`` where that is this process as it reads them."""
+    if tls or not supported():
+        return "read"
+    with socket.socket() as sock:
+        return "kernel" if ask_for_stamps(sock) else "read"
+
+
+def ask_for_stamps(sock: socket.socket) -> bool:
+    """Let the kernel stamp what this socket receives; False where it cannot."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     except OSError:
-        return
+        return False
+    return True
 
 
 class Reader:
     """Reads every wire it was given. ``next_ns`` tells when something is due next (CLOCK_MONOTONIC ns), and ``due`` does it.
 
-    ``rest_ns`` 0: each read as soon as the loop can, for runs in which one answer brings about the next request. ``unstamped`` counts
-    reads that the kernel gave no usable stamp for. Raises HostError where the kernel has no timerfd.
+    ``rest_ns`` 0: each read as soon as the loop can, for runs in which one answer brings about the next request. ``reads`` counts what was
+    read, ``unstamped`` those reads of it that the kernel gave no usable stamp for. Raises HostError where the kernel has no timerfd.
     """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, next_ns: Callable[[], int], due: Callable[[], None], rest_ns: int = REST_NS
     ) -> None:
         self.loop = loop
-        self.unstamped = 0
+        self.reads = self.unstamped = 0
         self._next_ns, self._due, self._rest_ns = next_ns, due, rest_ns
-        self._timer = TimerFd(loop, self._pass)
+        self._alarm = Alarm()
         self._epoll = select.epoll()
         self._wires: dict[int, Wire] = {}
         self._clock = WallClock()
         self._last_ns = 0
-        self._listening = False
-        self._listen()
+        self._ticking = False
+        loop.add_reader(self._alarm.fd, self._tick)
+        loop.add_reader(self._epoll.fileno(), self._pass)
 
     def adopt(self, sock: socket.socket, receiver: Receiver) -> Wire:
         """Take over a connected socket."""
@@ -116,24 +126,20 @@ class Reader:
     def close(self) -> None:
         """Stop reading. The wires stay open."""
         if not self._epoll.closed:
-            self._stop_listening()
-            self._timer.close()
+            self.loop.remove_reader(self._alarm.fd)
+            self.loop.remove_reader(self._epoll.fileno())
+            self._alarm.close()
             self._epoll.close()
             self._wires.clear()
 
     # -- when to look
 
-    def _listen(self) -> None:
-        self._listening = True
-        self.loop.add_reader(self._epoll.fileno(), self._pass)
-
-    def _stop_listening(self) -> None:
-        if self._listening:
-            self._listening = False
-            self.loop.remove_reader(self._epoll.fileno())
+    def _tick(self) -> None:
+        if self._alarm.clear():
+            self._pass()
 
     def _pass(self) -> None:
-        """Read; then wait for the kernel's word where little comes, or rest where much does."""
+        """Read; then wait for the kernel's word where little comes, or look at every tick where much does."""
         if self._epoll.closed:
             return
         came = self._read()
@@ -141,20 +147,25 @@ class Reader:
             return
         now_ns = time.monotonic_ns()
         close_by, self._last_ns = now_ns - self._last_ns < self._rest_ns // 2, now_ns
-        if came and (close_by or not self._listening):
-            self._stop_listening()
-            self._timer.arm(now_ns + (0 if came >= AT_ONCE else self._rest_ns))
-        elif not self._listening:
-            self._listen()
+        if self._ticking and not came:
+            self._ticking = False
+            self._alarm.disarm()
+            self.loop.add_reader(self._epoll.fileno(), self._pass)
+        elif not self._ticking and came and close_by:
+            self._ticking = True
+            self._alarm.arm(now_ns + self._rest_ns, self._rest_ns)
+            self.loop.remove_reader(self._epoll.fileno())
+        if self._ticking and came >= AT_ONCE:
+            self.loop.call_soon(self._pass)
 
     # -- looking
 
     def _read(self) -> int:
-        """Read each wire that has something; returns how many there were, ``AT_ONCE`` when some may be left."""
+        """Serve each wire that has something; returns how many there were, ``AT_ONCE`` when some may be left."""
         ready = self._epoll.poll(0, AT_ONCE)
         if not ready:
             return 0
-        wires, clock = self._wires, self._clock
+        wires, clock, now = self._wires, self._clock, time.monotonic_ns
         clock.read()
         next_ns = self._next_ns()
         more = False
@@ -162,8 +173,9 @@ class Reader:
             wire = wires.get(fd)  # None: closed by what another one brought
             if wire is None:
                 continue
-            more |= wire.serve(what, clock)
-            if time.monotonic_ns() >= next_ns:
+            if wire.serve(what, clock):
+                more = True
+            if now() >= next_ns:
                 self._due()
                 next_ns = self._next_ns()
         return AT_ONCE if more else len(ready)
@@ -189,14 +201,14 @@ class WallClock:
             self.steady = abs(found_ns - self.offset_ns) < STEP_NS
             self.offset_ns = found_ns
 
-    def stamp(self, ancillary: list[tuple[int, int, bytes]], floor_ns: int, now_ns: int) -> int | None:
-        """CLOCK_MONOTONIC ns of what was read with ``ancillary``; None when the kernel said nothing that can be: before ``floor_ns`` or
-        behind ``now_ns``."""
-        if not self.steady or not ancillary or len(ancillary[0][2]) != _TIMESPEC.size:
-            return None
-        seconds, rest = _TIMESPEC.unpack(ancillary[0][2])
+    def stamp(self, ancillary: list[tuple[int, int, bytes]], floor_ns: int, now_ns: int) -> int:
+        """CLOCK_MONOTONIC ns of what was read with ``ancillary``; -1 when the kernel said nothing, or nothing that can be: before
+        ``floor_ns`` or behind ``now_ns``."""
+        if not self.steady or not ancillary or len(ancillary[0][2]) != _TIMESPEC_BYTES:
+            return -1
+        seconds, rest = _timespec(ancillary[0][2])
         stamp_ns: int = seconds * NS_PER_S + rest + self.offset_ns
-        return stamp_ns if floor_ns <= stamp_ns <= now_ns else None
+        return stamp_ns if floor_ns <= stamp_ns <= now_ns else -1
 
     def _measured(self) -> int:
         """The tightest of three bracketed readings."""
@@ -211,13 +223,15 @@ class WallClock:
 class Wire:
     """One plain socket under a ``Reader``; what ``Connection`` needs of a transport and no more."""
 
-    __slots__ = ("_closed", "_floor_ns", "_reader", "_receiver", "_sock", "_unwritten", "fd")
+    __slots__ = ("_broken", "_closed", "_floor_ns", "_lost", "_reader", "_received", "_recvmsg", "_sock", "_unwritten", "fd")
 
     def __init__(self, reader: Reader, sock: socket.socket, receiver: Receiver) -> None:
         self.fd = sock.fileno()
-        self._reader, self._sock, self._receiver = reader, sock, receiver
+        self._reader, self._sock = reader, sock
+        self._recvmsg, self._received, self._lost = sock.recvmsg, receiver.received, receiver.connection_lost
         self._unwritten = memoryview(b"")
         self._floor_ns = time.monotonic_ns()
+        self._broken: OSError | None = None
         self._closed = False
 
     # -- what a connection asks
@@ -240,57 +254,55 @@ class Wire:
         """Close now, dropping what was not written; that it is lost is told in the next loop pass, as transports do."""
         if not self._closed:
             self._close()
-            self._reader.loop.call_soon(self._receiver.connection_lost, None)
+            self._reader.loop.call_soon(self._lost, None)
 
     # -- what the reader asks
 
     def serve(self, what: int, clock: WallClock) -> bool:
         """Write and read what can be; True when there may be more at once."""
-        if what & select.EPOLLOUT and self._unwritten and not what & _GONE:
-            try:
-                self._write()
-            except OSError as error:
-                self._lose(error)
-                return False
-            if not self._unwritten:
-                self._reader.want_writing(self.fd, False)
-        if what & ~select.EPOLLOUT:
-            return self._read(clock)
-        return bool(self._unwritten)
-
-    def _write(self) -> None:
-        try:
-            taken = self._sock.send(self._unwritten[:WRITE_BYTES])
-        except BlockingIOError:
-            return
-        self._unwritten = self._unwritten[taken:]
-
-    def _read(self, clock: WallClock) -> bool:
+        if what & select.EPOLLOUT:
+            self._write()
+        if what == select.EPOLLOUT:
+            return bool(self._unwritten)
         for _ in range(READS):
             try:
-                data, ancillary, _, _ = self._sock.recvmsg(READ_BYTES, _ANCILLARY_BYTES)
+                data, ancillary, _, _ = self._recvmsg(READ_BYTES, _ANCILLARY_BYTES)
             except BlockingIOError:
                 return False
             except OSError as error:
                 self._lose(error)
                 return False
             if not data:
-                self._lose(None)
+                self._lose(self._broken)
                 return False
+            self._reader.reads += 1
             now_ns = time.monotonic_ns()
             stamp_ns = clock.stamp(ancillary, self._floor_ns, now_ns)
-            if stamp_ns is None:
+            if stamp_ns < 0:
                 self._reader.unstamped += 1
                 stamp_ns = now_ns
             self._floor_ns = stamp_ns
-            self._receiver.received(data, stamp_ns)
+            self._received(data, stamp_ns)
             if len(data) < READ_BYTES or self._closed:
                 return False
         return True
 
+    def _write(self) -> None:
+        try:
+            taken = self._sock.send(self._unwritten[:WRITE_BYTES])
+        except BlockingIOError:
+            return
+        except OSError as error:
+            # An answer may have come before it broke: that is read first. The kernel tells an error once, so reading will find an end.
+            self._broken = error
+            return
+        self._unwritten = self._unwritten[taken:]
+        if not self._unwritten:
+            self._reader.want_writing(self.fd, False)
+
     def _lose(self, error: OSError | None) -> None:
         self._close()
-        self._receiver.connection_lost(error)
+        self._lost(error)
 
     def _close(self) -> None:
         self._closed = True

@@ -1,5 +1,5 @@
-"""What only the worker can see of itself: lag of its own loop on absolute 10 ms probes, open connections, requests in flight, and what
-waits for the spooler.
+"""What only the worker can see of itself: lag of its own loop on absolute 10 ms probes, open connections, requests in flight, reads that
+the kernel stamped or not, and what waits for the spooler.
 
 CPU time, run-queue delay and memory of its process are read from outside, by the sampler, at no cost to the hot path.
 """
@@ -69,6 +69,9 @@ class Prober:
         t_ns = now_ns - self._epoch_ns
         self._samples.append((t_ns, "open_connections", float(self._engine.open_connections)))
         self._samples.append((t_ns, "in_flight", float(len(self._engine.live))))
+        if self._engine.reads is not None:
+            for metric, value in zip(("reads_total", "unstamped_reads_total"), self._engine.reads, strict=True):
+                self._samples.append((t_ns, metric, float(value)))
         if self._backlog is not None:
             self._samples.append((t_ns, "spool_backlog_bytes", float(self._backlog())))
         self._sink.write(encode_samples(self._samples))

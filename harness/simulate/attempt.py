@@ -117,7 +117,7 @@ def virtual_facts(setup: EngineSetup, *, model: str, dtype: str, model_digest: s
         "cache.flushed": True,  # every run begins with an engine that has served nothing
     }  # fmt: skip
     declared |= {f"server.{axis}_parallel": 1 for axis in ("tensor", "pipeline", "data", "expert")}
-    hosts = ("host.cpu_model", "host.cores", "host.memory_gib", "host.identity", "client.identity")
+    hosts = ("host.cpu_model", "host.cores", "host.memory_gib", "host.identity", "client.identity", "client.stamps")
     return {name: Fact(value=value, source="simulate") for name, value in (declared | dict.fromkeys(hosts, VIRTUAL_TIME)).items()}
 
 

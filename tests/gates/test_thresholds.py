@@ -17,7 +17,8 @@ from analysis.gates.steady import Series, trend
 from analysis.gates.tables import in_flight, nearest_rank
 from analysis.model import Verdict
 from analysis.samples import AbsentError
-from tests.builders import MS, make_host_samples, make_request, make_server_samples, make_spec
+from harness.record.coordinates import Known
+from tests.builders import MS, make_coordinates, make_host_samples, make_request, make_server_samples, make_spec
 from tests.gates.cases import TURN_NS, answering, healthy, pair_context, rows, run_context, sessions, sharing
 
 BASE_ROWS = rows()
@@ -84,6 +85,17 @@ def test_lag_is_that_of_the_worst_worker(lags: list[float]) -> None:
     found = verdict("receive_lag", host=host)
     assert (found is Verdict.PASS) == (max(lags) * 1e3 <= 2.0)
     assert verdict("receive_lag", host=host + [s | {"labels": "lost"} for s in probes[:50]]) is Verdict.UNKNOWN
+
+
+@QUICK
+@given(st.floats(0, 3))
+def test_stamps_are_the_kernels_in_all_but_a_hundredth_of_the_reads(unstamped: float) -> None:
+    host = make_host_samples(unstamped_reads_total=unstamped)
+    by_kernel = make_coordinates(client_stamps=Known(value="kernel"))
+    assert (verdict("receive_lag", host=host, coordinates=by_kernel) is Verdict.PASS) == (unstamped <= 1.0)
+    assert verdict("receive_lag", host=host, coordinates=make_coordinates(client_stamps=Known(value="read"))) is Verdict.PASS
+    unseen = [s for s in host if s["metric"] != "unstamped_reads_total"]
+    assert verdict("receive_lag", host=unseen, coordinates=by_kernel) is Verdict.UNKNOWN
 
 
 @QUICK
