@@ -21,8 +21,9 @@ import orjson
 
 from harness.vocabulary import EventKind
 from harness.wire.contract import Decoded
-from harness.wire.payload import Payload, Reader, read_payload, read_usual
+from harness.wire.payload import Payload, Reader, read_payload
 from harness.wire.sse import MAX_EVENT_BYTES, PLAIN_BYTES, Frame, Framer, plain_frames
+from harness.wire.usual import Run, usual_run
 
 DONE = b"[DONE]"
 
@@ -34,8 +35,6 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 NOT_JSON = "an event is not JSON of the protocol"
-
-_TOKEN = int(EventKind.TOKEN)
 
 
 class _Counter:
@@ -73,20 +72,6 @@ class _Counter:
         grown = max(0, usage.completion - before)
         self.last_usage[choice] = self.last_usage.get(choice, 0) + grown
         return grown
-
-    def surely(self, choice: int, ids: int | None, completion: int | None) -> int:
-        """What ``take`` says to an object of one choice with these counts, if that is more than 0. Else 0, and nothing was taken."""
-        before = after = self.last_usage.get(choice, 0)
-        if completion is None or self.unknown:
-            after += ids or 0
-        elif completion > before:
-            after = completion
-        tokens = after - before if ids is None else ids
-        if tokens > 0:
-            self.last_usage[choice] = after
-            self.counted = True
-            self.total += tokens
-        return tokens
 
     @property
     def answer(self) -> int | None:
@@ -159,11 +144,13 @@ class _Base:
         return EventKind.MALFORMED, 0
 
     def _event(self, ns: int, size: int, kind: EventKind, tokens: int = 0) -> None:
-        out = self._out
-        out.ns.append(ns)
-        out.tokens.append(tokens)
-        out.sizes.append(size)
-        out.kinds.append(int(kind))
+        self._out.ns.append(ns)
+        self._out.sizes.append(size)
+        self._add(kind, tokens)
+
+    def _add(self, kind: EventKind, tokens: int) -> None:
+        self._out.tokens.append(tokens)
+        self._out.kinds.append(int(kind))
 
     def _close(self) -> Decoded:
         self._out.client_tokens = self._counter.answer
@@ -206,7 +193,7 @@ class StreamDecoder(_Base):
         """Decode a stream of plain frames (``plain_frames``), each JSON but for a ``[DONE]`` that is the last; None for any other.
 
         Framing and JSON are done in one go, and an object that nearly every token comes in is read without being described
-        (``read_usual``); whatever is not that goes the way of ``feed``, event by event.
+        (``usual_run``); whatever is not that goes the way of ``feed``, event by event.
         """
         frames = plain_frames(body) if len(body) <= self._limit else None
         if frames is None or sum(sizes) != len(body):
@@ -221,34 +208,34 @@ class StreamDecoder(_Base):
         out.ns, out.sizes = _ended(lengths, stamps, sizes), lengths
         self._judge_all(values)
         if done:
-            out.tokens.append(0)
-            out.kinds.append(int(EventKind.DONE))
+            self._add(EventKind.DONE, 0)
             out.complete = True
         return self._close()
 
     def _judge_all(self, values: list[object]) -> None:
-        tokens, kinds = self._out.tokens, self._out.kinds
-        usual = self._read is read_payload
-        for value in values:
-            count, kind = self._usual(value) if usual else 0, _TOKEN
-            if count <= 0:
-                kind, count = self._judge(value)
-            tokens.append(count)
-            kinds.append(int(kind))
-        self.tokens = self._counter.total
+        rest, counter = iter(values), self._counter
+        while self._read is read_payload:
+            run = usual_run(rest, counter.last_usage.get(0, 0), follow=not counter.unknown)
+            self._take_run(run)
+            if not run.left:
+                return
+            self._add(*self._judge(run.left[0]))
+        for value in rest:
+            self._add(*self._judge(value))
 
-    def _usual(self, value: object) -> int:
-        """Tokens of an object as ``read_usual`` knows them; 0, and nothing taken, for one that has to be judged."""
-        read = read_usual(value)
-        if read is None:
-            return 0
-        number, ids, prompt, completion, cached = read
-        tokens = self._counter.surely(number, ids, completion)
-        if tokens > 0 and completion is not None:
-            out = self._out
-            out.usage_prompt_tokens, out.usage_completion_tokens = prompt, completion
-            out.usage_cached_tokens = out.usage_cached_tokens if cached is None else cached
-        return tokens
+    def _take_run(self, run: Run) -> None:
+        if not run.tokens:
+            return
+        out, counter = self._out, self._counter
+        out.tokens += run.tokens
+        out.kinds += [int(EventKind.TOKEN)] * len(run.tokens)
+        counter.last_usage[0] = run.after
+        counter.counted = True
+        counter.total += sum(run.tokens)
+        self.tokens = counter.total
+        if run.usage is not None:
+            out.usage_prompt_tokens, out.usage_completion_tokens = run.usage["prompt_tokens"], run.usage["completion_tokens"]
+            out.usage_cached_tokens = _newer(run.cached, out.usage_cached_tokens)
 
     def _tail(self, frame: Frame, data: bytes) -> None:
         # Bytes cut mid-event are no event: the exchange's end tells who cut them.

@@ -86,39 +86,6 @@ def read_payload(value: object) -> Payload | None:
     return payload
 
 
-Usual = tuple[int, int | None, int | None, int | None, int | None]
-"""Number of the only choice; its ids; and of the usage beside it prompt, completion and cached tokens; None: not said."""
-
-
-def read_usual(value: Any) -> Usual | None:
-    """Read the object that a token comes in, nine times in ten: no error, one choice, no finish reason, counts that are counts.
-
-    None for every other object, which ``read_payload`` reads; of the usual one it would say the same, and the names of all parts too.
-    Exact types stand for ``isinstance``: what orjson makes has no subclasses, and ``bool`` is none of them.
-    """
-    if type(value) is not dict or value.get("error") or value.get("object") == "error":
-        return None
-    choices = value.get("choices")
-    if type(choices) is not list or len(choices) != 1:
-        return None
-    choice = choices[0]
-    if type(choice) is not dict or choice.get("finish_reason") is not None:
-        return None
-    ids, number = choice.get("token_ids"), choice.get("index", 0)
-    if type(number) is not int or not 0 <= number < MAX_COUNT:
-        return None
-    listed = len(ids) if type(ids) is list else None
-    usage = value.get("usage")
-    if usage is None:
-        return number, listed, None, None, None
-    if type(usage) is not dict:
-        return None
-    prompt, completion, details = usage.get("prompt_tokens"), usage.get("completion_tokens"), usage.get("prompt_tokens_details")
-    if type(prompt) is not int or type(completion) is not int or not (0 <= prompt < MAX_COUNT and 0 <= completion < MAX_COUNT):
-        return None
-    return number, listed, prompt, completion, count(details.get("cached_tokens")) if type(details) is dict else None
-
-
 def _number(choice: dict[str, Any]) -> int:
     return count(choice.get("index")) or 0  # a server of one choice need not number it
 

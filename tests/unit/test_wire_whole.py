@@ -12,8 +12,9 @@ from harness.record.schema import EventKind as K
 from harness.wire import PROTOCOLS
 from harness.wire.contract import Decoded
 from harness.wire.decode import StreamDecoder
-from harness.wire.payload import count, read_payload, read_usual
+from harness.wire.payload import read_payload
 from harness.wire.sse import PLAIN_BYTES, Framer, plain_frames
+from harness.wire.usual import usual_run
 from tests.unit.test_wire_decode import DONE, JSONISH, choice, delta, event, last_usage
 from tests.unit.test_wire_generate import answer
 from tests.unit.test_wire_sse import cut
@@ -132,24 +133,22 @@ def test_plain_frames_are_the_framers(body: bytes) -> None:
 
 
 @settings(max_examples=300)
-@given(NEAR)
-def test_a_usual_object_says_what_the_reader_says(value: dict[str, Any]) -> None:
-    usual, payload = read_usual(value), read_payload(value)
-    if usual is None:
-        return
-    assert payload is not None
-    usage = (None,) * 3 if payload.usage is None else (payload.usage.prompt, payload.usage.completion, payload.usage.cached)
-    assert usual == (payload.choice, payload.ids, *usage)
-    assert payload.has_choices
-    assert (payload.error, payload.aborted, payload.finish_reason, payload.malformed) == (None,) * 4
-    assert count(usual[0]) == usual[0]
+@given(st.lists(NEAR, max_size=4), FEW, st.booleans())
+def test_a_run_ends_at_the_first_object_that_is_not_usual_and_loses_none(values: list[dict[str, Any]], before: int, follow: bool) -> None:
+    rest = iter(values)
+    run = usual_run(rest, before, follow=follow)
+    assert [*values[: len(run.tokens)], *run.left, *rest] == values
+    assert all(tokens > 0 for tokens in run.tokens)
+    for value in values[: len(run.tokens)]:
+        payload = read_payload(value)
+        assert payload is not None
+        assert (payload.choice, payload.error, payload.aborted, payload.finish_reason, payload.malformed) == (0, *[None] * 4)
 
 
 def test_the_streams_of_the_engines_are_decoded_at_once_and_read_as_usual() -> None:
     vllm, sglang = choice("a", ids=[7], usage=1), delta(1, content="a")
-    assert read_usual(vllm) == (0, 1, 8, 1, None)
-    assert read_usual(sglang) == (0, None, 15, 1, None)
     for first in (vllm, sglang):
+        assert usual_run(iter([first]), 0, follow=True) == ([1], 1, first["usage"], None, ())
         out = at_once([event(first), event(last_usage(1)) + DONE])
         assert out is not None
         assert [(e.ns, e.kind, e.tokens) for e in out.events] == [(0, K.TOKEN, 1), (10, K.USAGE, 0), (10, K.DONE, 0)]
