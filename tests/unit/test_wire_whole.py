@@ -43,10 +43,14 @@ def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({}, optional=fields)
 
 
-def almost(base: st.SearchStrategy[dict[str, Any]], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """``base`` with at most one field replaced or added: many oddities in one object hide each other."""
-    changes = st.sampled_from([None, *fields]).flatmap(lambda name: st.just({}) if name is None else fields[name].map(lambda v: {name: v}))
-    return st.builds(lambda made, change: made | change, base, changes)
+@st.composite
+def almost(draw: st.DrawFn, /, base: st.SearchStrategy[dict[str, Any]], **fields: st.SearchStrategy[Any]) -> dict[str, Any]:
+    """``base`` with at most one field put in, changed or left out: many oddities in one object hide each other."""
+    made = draw(base)
+    name = draw(st.sampled_from([None, *fields]))
+    if name is None:
+        return made
+    return made | {name: draw(fields[name])} if draw(st.integers(0, 3)) else {key: made[key] for key in made if key != name}
 
 
 FEW = st.integers(0, 5)
@@ -54,7 +58,8 @@ DETAILS = ODD | some(cached_tokens=NUMBERS)
 COUNTS = st.fixed_dictionaries({"prompt_tokens": st.just(8), "completion_tokens": FEW})
 USAGES = almost(COUNTS, prompt_tokens=NUMBERS, completion_tokens=NUMBERS, prompt_tokens_details=DETAILS)
 DELTAS = ODD | some(role=TEXTS, content=TEXTS, reasoning=TEXTS, tool_calls=IDS)
-PLAIN_CHOICES = st.fixed_dictionaries({"text": st.sampled_from(["", "a"])}, optional={"token_ids": st.sampled_from([[7], [7, 8]])})
+ONE: dict[str, st.SearchStrategy[Any]] = {"index": st.just(0), "text": st.sampled_from(["", "a"]), "finish_reason": st.none()}
+PLAIN_CHOICES = st.fixed_dictionaries(ONE, optional={"token_ids": st.sampled_from([[7], [7, 8]])})
 CHOICES = almost(PLAIN_CHOICES, index=NUMBERS, text=TEXTS, token_ids=IDS, delta=DELTAS, message=DELTAS, finish_reason=REASONS)
 LISTS = CHOICES.map(lambda made: [made])
 NEAR = almost(
@@ -168,6 +173,24 @@ def test_the_streams_of_the_engines_are_decoded_at_once_and_read_as_usual() -> N
 def test_counts_that_hang_on_what_came_before_are_the_same(values: list[dict[str, Any]]) -> None:
     events = [event(value) for value in values]
     assert at_once(events) == fed(events)
+
+
+SINGLE = [None, True, False, 0, 1, 5, -1, 2**31, 2**63, 1.0, "", "ab", "error", [], [7], {}, {"cached_tokens": 3}, {"cached_tokens": None}]
+OF_VALUE, OF_CHOICE = ("choices", "usage", "error", "object"), ("index", "finish_reason", "token_ids", "delta", "text")
+OF_USAGE = ("prompt_tokens", "completion_tokens", "prompt_tokens_details")
+
+
+@pytest.mark.parametrize("place", OF_VALUE + OF_CHOICE + OF_USAGE)
+@pytest.mark.parametrize("ids", [None, [7]])
+def test_each_oddity_alone_behind_a_usual_object_is_read_the_same(place: str, ids: list[int] | None) -> None:
+    for odd in SINGLE:
+        before, value = choice("a", ids=ids, usage=2), choice("a", ids=ids, usage=3)
+        before["usage"]["prompt_tokens_details"] = {"cached_tokens": 1}
+        part = value if place in OF_VALUE else value["usage"] if place in OF_USAGE else value["choices"][0]
+        part[place] = odd
+        for behind in ([], [event(choice("a", usage=4)), DONE]):
+            events = [event(before), event(value), *behind]
+            assert at_once(events) == fed(events), odd
 
 
 @pytest.mark.parametrize("limit", [7, 8, 24, 30, 60])
