@@ -88,10 +88,10 @@ def _or(value: int | None, none: int) -> int:
     return none if value is None else value
 
 
-def _decode_exchange(payload: bytes) -> RawExchange:
+def _decode_exchange(payload: memoryview) -> RawExchange:
     ident, arrival, send, headers, end, kind, status, stream, reused, error_size, count = _FIXED.unpack_from(payload)
     at = _FIXED.size
-    error = payload[at : at + error_size].decode("utf-8")
+    error = str(payload[at : at + error_size], "utf-8")
     numbers = struct.unpack_from(f"<{count}q{count}I", payload, at + error_size)
     return RawExchange(
         ident,
@@ -106,7 +106,7 @@ def _decode_exchange(payload: bytes) -> RawExchange:
         error,
         numbers[:count],
         numbers[count:],
-        payload[at + error_size + 12 * count :],  # 8 bytes a stamp and 4 a size
+        bytes(payload[at + error_size + 12 * count :]),  # 8 bytes a stamp and 4 a size
     )
 
 
@@ -114,12 +114,12 @@ def _ns(value: int) -> int | None:
     return None if value == _NONE_NS else value
 
 
-def _decode_samples(payload: bytes) -> SampleFrame:
+def _decode_samples(payload: memoryview) -> SampleFrame:
     rows: list[list[Any]] = orjson.loads(payload)
     return SampleFrame(tuple((int(ns), str(metric), float(value)) for ns, metric, value in rows))
 
 
-def _decode(kind: int, payload: bytes) -> Frame:
+def _decode(kind: int, payload: memoryview) -> Frame:
     return _decode_exchange(payload) if kind == REQUEST else _decode_samples(payload)
 
 
@@ -134,18 +134,19 @@ class FrameReader:
         """Bytes held back; at the end of the stream, bytes lost with their writer."""
         return len(self._buffer)
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
         """Take bytes; return the frames that are now whole."""
         self._buffer += data
         frames: list[Frame] = []
         at = 0
-        while len(self._buffer) - at >= _HEAD.size:
-            size, kind = _HEAD.unpack_from(self._buffer, at)
-            stop = at + _HEAD.size + size
-            if stop > len(self._buffer):
-                break
-            payload = bytes(self._buffer[at + _HEAD.size : stop])
-            frames.append(_decode(kind, payload))
-            at = stop
+        with memoryview(self._buffer) as view:
+            while len(view) - at >= _HEAD.size:
+                size, kind = _HEAD.unpack_from(view, at)
+                stop = at + _HEAD.size + size
+                if stop > len(view):
+                    break
+                with view[at + _HEAD.size : stop] as payload:
+                    frames.append(_decode(kind, payload))
+                at = stop
         del self._buffer[:at]
         return frames
