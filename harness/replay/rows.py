@@ -13,6 +13,8 @@ from harness.replay.frames import RawExchange
 from harness.replay.verdict import verdict
 from harness.wire.contract import Decoded, Protocol_
 
+_EVENT_COLUMNS = ("event_ns", "event_tokens", "event_bytes", "event_kind")
+
 
 def exchange_row(raw: RawExchange, protocol: Protocol_) -> dict[str, Any]:
     """Decode one exchange. The worker knows how the transport ended; here the body decides whether a complete response was a good one."""
@@ -40,9 +42,6 @@ def exchange_row(raw: RawExchange, protocol: Protocol_) -> dict[str, Any]:
         "reused_connection": raw.reused,
         **dict(zip(_EVENT_COLUMNS, columns, strict=True)),
     }
-
-
-_EVENT_COLUMNS = ("event_ns", "event_tokens", "event_bytes", "event_kind")
 
 
 def _only(kind: EventKind, *columns: list[int]) -> list[list[int]]:

@@ -33,6 +33,8 @@ UNKNOWN_TOKENS = -1
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Bound of a body that is no stream: four of the largest events a stream may hold."""
 
+MAX_WHOLE_BYTES = 4 * 1024 * 1024
+"""Bound of a stream that is decoded in one go, 12,000 tokens of vLLM's: its objects are all there at once, ten times its size."""
 
 NOT_JSON = "an event is not JSON of the protocol"
 
@@ -190,12 +192,13 @@ class StreamDecoder(_Base):
         return self._close()
 
     def whole(self, stamps: Sequence[int], sizes: Sequence[int], body: bytes) -> Decoded | None:
-        """Decode a stream of plain frames (``plain_frames``), each JSON but for a ``[DONE]`` that is the last; None for any other.
+        """Decode a stream of plain frames (``plain_frames``), each JSON but for a ``[DONE]`` that is the last; None for any other,
+        and for one of more than MAX_WHOLE_BYTES.
 
         Framing and JSON are done in one go, and an object that nearly every token comes in is read without being described
         (``usual_run``); whatever is not that goes the way of ``feed``, event by event.
         """
-        frames = plain_frames(body) if len(body) <= self._limit else None
+        frames = plain_frames(body) if len(body) <= min(self._limit, MAX_WHOLE_BYTES) else None
         if frames is None or sum(sizes) != len(body):
             return None
         lengths = [len(data) + PLAIN_BYTES for data in frames]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.record.schema import EventKind as K
 from harness.wire import PROTOCOLS
 from harness.wire.contract import Decoded
-from harness.wire.decode import StreamDecoder
+from harness.wire.decode import MAX_WHOLE_BYTES, StreamDecoder
 from harness.wire.payload import read_payload
 from harness.wire.sse import PLAIN_BYTES, Framer, plain_frames
 from harness.wire.usual import usual_run
@@ -199,6 +199,12 @@ def test_a_stream_near_the_bound_of_an_event_is_held_to_it(limit: int) -> None:
     quick = at_once(pieces, limit=limit)
     assert quick is None or quick == fed(pieces, limit=limit)
     assert (quick is None) == (limit < 52)
+
+
+def test_a_stream_whose_objects_would_fill_the_memory_is_fed() -> None:
+    long = event(choice("a" * (MAX_WHOLE_BYTES // 2), ids=[1]))
+    assert at_once([long]) == fed([long])
+    assert at_once([long] * 2) is None
 
 
 def test_pieces_that_do_not_add_up_to_the_body_are_fed() -> None:
