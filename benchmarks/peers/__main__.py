@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.peers.figures import Figures
 from benchmarks.peers.load import GAP_MS, TOKENS, TTFT_MS, Load
 from benchmarks.peers.peer import Peer
-from benchmarks.peers.run import ENGINE, PEERS, Cores, RunError, measure
+from benchmarks.peers.run import BARE, ENGINE, PEERS, Cores, RunError, measure
 from benchmarks.peers.table import lines, verdicts
 
 SECONDS = 20.0
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Options."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    made.add_argument("--rates", type=float, nargs="+", default=[100.0], help="requests per second, e.g. 20 100 300")
+    made.add_argument("--rates", type=float, nargs="+", default=[101.0], help="requests per second, e.g. 20 101 303")
     made.add_argument("--seconds", type=float, default=SECONDS, help="how long each is offered")
     made.add_argument("--only", nargs="*", choices=[peer.name for peer in PEERS], help="these peers; none for this engine alone")
     made.add_argument("--json", type=Path, help="write everything to this file too")
@@ -70,7 +70,7 @@ def compare(load: Load, peers: Sequence[Peer], cores: Cores, folder: Path) -> di
     found: dict[str, Figures] = {}
     busy: dict[str, float] = {}
     failed: dict[str, str] = {}
-    for peer in (ENGINE, *peers):
+    for peer in (ENGINE, BARE, *peers):
         busy[peer.name] = os.getloadavg()[0]
         print(f"  running {peer.name} (load average {busy[peer.name]:.2f})", file=sys.stderr, flush=True)
         try:
@@ -79,7 +79,7 @@ def compare(load: Load, peers: Sequence[Peer], cores: Cores, folder: Path) -> di
             failed[peer.name] = str(error)
             print(f"{peer.name}: not measured: {error}", flush=True)
     rows = {name: figures.to_json() | {"load_average_before": busy[name]} for name, figures in found.items()}
-    notes = dict.fromkeys(note for peer in peers if peer.name in found for note in peer.notes)
+    notes = dict.fromkeys(note for peer in (BARE, *peers) if peer.name in found for note in peer.notes)
     notes |= {drift_note(name, row.wall_drift_ns): None for name, row in found.items() if abs(row.wall_drift_ns) > DRIFT_NS}
     said = show(load, found, notes, [peer.name for peer in peers if peer.compiled])
     return {"load": load.to_json(), "clients": rows, "failed": failed, "notes": list(notes), "verdicts": [list(pair) for pair in said]}
@@ -93,12 +93,12 @@ def drift_note(name: str, drift_ns: int) -> str:
 def show(load: Load, found: Mapping[str, Figures], notes: Iterable[str], compiled: Sequence[str]) -> list[tuple[str, str]]:
     """Print table, notes and verdicts; returns the verdicts. Without this engine's own line there is nothing to compare with."""
     peers = dict(found)
-    ours = peers.pop(ENGINE.name, None)
+    ours, bare = peers.pop(ENGINE.name, None), peers.pop(BARE.name, None)
     if ours is None:
         return []
-    said = verdicts(load.rate, ours, peers, compiled)
+    said = verdicts(load.rate, ours, peers, compiled, bare)
     shown = [
-        *lines((ENGINE.name, ours), peers, compiled),
+        *lines((ENGINE.name, ours), peers, compiled, {} if bare is None else {BARE.name: bare}),
         *(f"  note: {note}" for note in notes),
         *(f"  {bound:66s} {word}" for bound, word in said),
     ]

@@ -44,8 +44,13 @@ def plan(load: Load, port: int, folder: Path) -> ReplayPlan:
         stop_after=np.full(load.requests, -1, dtype=np.int64),
         end_ns=int(arrivals[-1]) + _DRAIN_NS,
         segments=folder / "segments",
-        warm_connections=round(load.rate * 1.1),
+        warm_connections=connections(load),
     )
+
+
+def connections(load: Load) -> int:
+    """As many as are in use at a time, and a tenth more: an answer takes a second."""
+    return round(load.rate * 1.1)
 
 
 def told(folder: Path) -> dict[str, int]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.peers import ours
+from benchmarks.peers import bare, ours
 from benchmarks.peers.aiperf import AIPerf
 from benchmarks.peers.figures import Figures, figures
 from benchmarks.peers.guidellm import GuideLLM
@@ -59,7 +59,25 @@ class Engine(Peer):
         return ours.told(folder / "out")["done_ns"]
 
 
-ENGINE = Engine()
+class Bare(Peer):
+    """No client but what every one of them in Python must do."""
+
+    name = "bare reads"
+    notes = ("bare reads: sends on time and throws away what it reads once a millisecond: the least that reading costs a client here",)
+
+    def command(self, load: Load, port: int, folder: Path) -> Command:
+        """The program of ``bare``."""
+        path = write_lines(folder / "load.json", [load.to_json()])
+        argv = [sys.executable, "-m", "benchmarks.peers.bare", str(path), str(port), str(folder / "out")]
+        return Command(argv, {"PYTHONPATH": str(ROOT)})
+
+    def read(self, folder: Path, load: Load, wall_ns: int) -> list[Seen]:
+        """What it counted."""
+        del load, wall_ns
+        return bare.read(folder / "out")
+
+
+ENGINE, BARE = Engine(), Bare()
 PEERS: tuple[Peer, ...] = (VLLM(), SGLang(), SGLangRust(), AIPerf(), GuideLLM())
 
 

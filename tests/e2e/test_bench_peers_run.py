@@ -33,6 +33,9 @@ def test_our_own_line_comes_from_the_servers_log_and_the_watch(tmp_path: Path, c
     known = ("slip_p99_ns", "own_slip_p99_ns", "tbt_error_p99_ns", "cpu_us_per_event", "total_cpu_s", "peak_rss_bytes")
     assert [name for name in known if not row[name]] == []
     assert row["peak_processes"] >= 3  # the command, a worker, a spooler
+    bare = compared["clients"]["bare reads"]
+    assert (bare["delivered"], bare["stamp_error_p99_ns"]) == (100, None)
+    assert 0 < bare["cpu_us_per_event"] < row["cpu_us_per_event"]
     shown = capsys.readouterr().out
     assert "delivered: all" in shown
     assert "unknown: no peer was measured" in shown

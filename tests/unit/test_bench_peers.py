@@ -266,6 +266,19 @@ def test_a_compiled_peer_is_compared_with_and_also_left_out() -> None:
     assert said["CPU per event <= 1/6 of the best Python peer's"] == "1/6.5 of slow (130.00 us): met"
 
 
+def test_bare_reads_are_shown_beside_and_are_no_peer() -> None:
+    bare = replace(FIGURES, cpu_us_per_event=7.0)
+    assert lines(("trigpoint", FIGURES), {"slow": SLOW}, beside={"bare reads": bare})[3].startswith("bare reads")
+    bound = "CPU per event <= 1/6 of the best peer's"
+    costly = replace(FIGURES, cpu_us_per_event=10.0)
+    peer = {"slow": replace(SLOW, cpu_us_per_event=36.0)}
+    assert dict(verdicts(101.0, costly, peer, (), bare))[bound].endswith(
+        "NOT met; reading alone costs 7.00 us here, so no client in Python could"
+    )
+    assert dict(verdicts(101.0, costly, peer, (), replace(bare, cpu_us_per_event=5.0)))[bound].endswith(": NOT met")
+    assert dict(verdicts(101.0, replace(FIGURES, cpu_us_per_event=6.0), peer, (), bare))[bound].endswith(": met")
+
+
 def test_notes_stand_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         program.drift_note("aiperf", -3 * MS)
