@@ -70,7 +70,13 @@ def _devices(record: RunRecord, figures: Mapping[str, Figure]) -> Iterator[Quant
     how = power_source(record)
     yield Quantity("gpu_power", "W", f"added up over {over} in {WINDOW}, {how}", partial(power, record))
     words = f"output tokens received in {WINDOW}; energy of {over}, {how}"
+    yield Quantity("gpu_unread", "samples", "the whole run", lambda: (missed(record, "gpu_sample_failed"), len(devices)))
     yield Quantity("gpu_energy_per_token", "J/tok", words, partial(_energy_per_token, record, figures.get("token_throughput")))
+
+
+def missed(record: RunRecord, kind: str) -> float:
+    """How often an observation of ``kind`` says that something could not be read."""
+    return float(sum(o["count"] for o in record.observations if o.get("kind") == kind))
 
 
 def _device_mean(record: RunRecord, metric: str) -> tuple[float, int]:

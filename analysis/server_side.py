@@ -12,7 +12,7 @@ from analysis.planned import MISSING
 from analysis.quantities import NoneSuchError, Quantity, figure_of
 from analysis.reuse import caching
 from analysis.samples import AbsentError, need
-from analysis.server_host import host_quantities
+from analysis.server_host import host_quantities, missed
 from analysis.server_window import Pages
 from harness.record.reader import RunRecord
 
@@ -85,6 +85,7 @@ def _work(pages: Pages) -> Iterator[Quantity]:
     yield Quantity("prefix_hit_share", "ratio", f"prompt tokens looked up in {IN_WINDOW}", partial(_hit_share, pages))
     yield Quantity("iteration_tokens", "tokens", f"iterations in {IN_WINDOW}", partial(pages.mean_of, "iteration_tokens"))
     yield Quantity("iteration_rate", "1/s", IN_WINDOW, partial(_rate, pages, "iteration_tokens_count"))
+    yield Quantity("unread_pages", "pages", "the whole run", partial(_unread, pages))
 
 
 def _rate(pages: Pages, metric: str) -> tuple[float, int]:
@@ -94,6 +95,13 @@ def _rate(pages: Pages, metric: str) -> tuple[float, int]:
 
 def _count(pages: Pages, metric: str) -> tuple[float, int]:
     return pages.grown(metric), len(pages.stamps)
+
+
+def _unread(pages: Pages) -> tuple[float, int]:
+    """Pages of its metrics that the server did not give, or that could not be read: what is told of it rests on so many fewer."""
+    lost = missed(pages.record, "scrape_failed")
+    need(pages.read > 0 or lost > 0, "the server has no page of metrics, or it was never asked")
+    return lost, pages.read + round(lost)
 
 
 def _hit_share(pages: Pages) -> tuple[float, int]:

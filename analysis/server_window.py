@@ -47,6 +47,11 @@ class Pages:
         return inner
 
     @property
+    def read(self) -> int:
+        """Pages of the whole run that were read."""
+        return len(self._all)
+
+    @property
     def span_s(self) -> float:
         """Seconds between the first and the last page of the window, over which growth is counted."""
         return float(self.stamps[-1] - self.stamps[0]) / 1e9

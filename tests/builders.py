@@ -150,7 +150,7 @@ def make_record(
         requests=pa.Table.from_pylist(rows, REQUESTS),
         server_metrics=pa.Table.from_pylist(list(server_metrics or []), SAMPLES),
         host=pa.Table.from_pylist(list(host or []), SAMPLES),
-        observations=(),
+        observations=tuple(tables.get("observations", ())),
         seal=seal or SealState(intact=True, root="9" * 64),
     )
 

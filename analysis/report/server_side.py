@@ -18,7 +18,7 @@ QUEUE = (
     ("Prompt tokens", "prompt_rate"), ("Output tokens", "output_rate"), ("Prefix tokens found in cache", "prefix_hit_share"),
     ("Preemptions", "preemptions"), ("Rows computed again", "recomputed"), ("Prompt tokens of retracted requests", "retracted_input"),
     ("Output tokens of retracted requests", "retracted_output"), ("Aborted", "aborted"), ("Iterations", "iteration_rate"),
-    ("Tokens an iteration, mean", "iteration_tokens"),
+    ("Tokens an iteration, mean", "iteration_tokens"), ("Pages that could not be read", "unread_pages"),
 )  # fmt: skip
 TIMES = (
     ("In queue", "queue_time"), ("Prefill", "prefill_time"), ("Decode", "decode_time"), ("First token, by the server", "server_ttft"),
@@ -31,7 +31,7 @@ HOST = (
     ("Spooler memory, highest sample", "spooler_memory_max"), ("Host CPU in use", "host_busy"), ("Host CPU of others", "host_foreign"),
     ("Host CPU stolen", "host_steal"), ("GPU in use", "gpu_utilisation"), ("GPU clock", "gpu_clock"),
     ("GPU memory, highest sample", "gpu_memory_max"), ("GPU temperature", "gpu_temperature"), ("GPU power", "gpu_power"),
-    ("GPU energy an output token", "gpu_energy_per_token"),
+    ("GPU energy an output token", "gpu_energy_per_token"), ("GPU samples that failed", "gpu_unread"),
 )  # fmt: skip
 
 QUEUE_NOTE = (

@@ -119,7 +119,7 @@ def test_samples_of_the_host_that_miss_half_of_the_window_give_no_figure() -> No
     host = [s for s in [*make_host_samples(), *device("0")] if s["t_ns"] <= 6 * S]
     host += [make_sample(t * S, "server", "rss_bytes", 1.0) for t in range(7)]
     for name, figure in side([], host=host, facts=H200).figures.items():
-        assert figure.value is None or name == "client_ttft", name
+        assert figure.value is None or name in ("client_ttft", "unread_pages", "gpu_unread"), name
 
 
 def test_shares_of_the_prefix_cache() -> None:
@@ -286,3 +286,17 @@ def test_every_name_that_is_read_is_a_canonical_one() -> None:
         server_side(record, measures.clocks, measures.figures)
     assert {"requests_running", "server_ttft_s_count", "iteration_tokens_bucket"} <= asked <= set(SERVER)
     assert {s["metric"] for s in device("0")} <= set(GPU)
+
+
+def test_what_could_not_be_read_is_counted_beside_what_was() -> None:
+    lost = [
+        {"kind": "scrape_failed", "reason": why, "count": n, "first_ns": 0, "last_ns": 0} for why, n in (("no answer", 2), ("HTTP 500", 1))
+    ]
+    pages = every_second("requests_running", 0.0, 1.0)
+    found = of(pages, "unread_pages", observations=lost)
+    assert (found.value, found.n) == (3.0, 16 + 3)
+    assert of(pages, "unread_pages").value == 0.0
+    assert of([], "unread_pages", observations=lost).value == 3.0
+    assert of([], "unread_pages").status == "unknown"
+    gone = [{"kind": "gpu_sample_failed", "reason": "lost", "count": 4, "first_ns": 0, "last_ns": 0}]
+    assert of([], "gpu_unread", facts=H200, observations=gone).value == 4.0

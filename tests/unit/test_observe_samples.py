@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,7 +21,7 @@ from harness.clock import Clock, VirtualClock
 from harness.errors import HostError
 from harness.observe.counters import Ledger, TreeReader, host_time, memory_bytes, process_stat
 from harness.observe.metrics import canonical_values
-from harness.observe.sampler import HostWatch, Sampler
+from harness.observe.sampler import NICE, HostWatch, Sampler
 from harness.record.schema import SAMPLES
 from harness.record.segments import SegmentWriter, read_segments
 from harness.runtimes.contract import MetricRule
@@ -321,6 +322,24 @@ def test_the_thread_samples_at_once_and_stops(tmp_path: Path, page_url: str) -> 
     sampler.stop()
     server, _host = rows(tmp_path, writers)
     assert {r["t_ns"] for r in server} == {1000}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own here")
+def test_the_thread_gives_way_to_the_load_and_nobody_else_does(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    class Looking(SegmentWriter):
+        def append(self, rows: Any) -> None:
+            seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            super().append(rows)
+
+    own, clock = os.getpriority(os.PRIO_PROCESS, 0), VirtualClock()
+    writers = SegmentWriter(tmp_path, "server-s0", SAMPLES, clock=clock), Looking(tmp_path, "host-h0", SAMPLES, clock=clock)
+    sampler = Sampler(*writers, clock=clock, epoch_ns=0, period_s=3600.0, jitter_seed=1, roles={}, metrics_url=None, rules=())
+    sampler.start()
+    sampler.stop()
+    assert set(seen) == {NICE}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_a_fault_of_the_thread_comes_out_at_stop(tmp_path: Path, page_url: str) -> None:
