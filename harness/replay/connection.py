@@ -199,11 +199,12 @@ class Connection(asyncio.Protocol):
         self._after_read(exchange)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the exchange that was under way and cut every cycle. One that was never made, or is lost already, has nothing to lose."""
-        if self._transport is None:
-            return
+        """Cut every cycle and end the exchange that was under way. One that was never made, or is lost already, has nothing to end."""
+        made = self._transport is not None
         self._drop_pieces()
         self._transport = self._parser = self._sock = None
+        if not made:
+            return
         self._owner.lost(self)
         exchange = self._exchange
         if exchange is None:

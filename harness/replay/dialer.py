@@ -100,6 +100,7 @@ class Dialer:
             self._opened(connection)
         elif problem is not None:
             self._failed(problem.with_traceback(None))
+            problem = None  # what a timeout was raised from points at this frame, and the collector is off
 
     async def _connect(self) -> Connection:
         sock = socket.socket(self._address.family, socket.SOCK_STREAM)

@@ -97,7 +97,7 @@ class Reader:
         self._wires: dict[int, Wire] = {}
         self._clock = WallClock()
         self._last_ns = 0
-        self._ticking = False
+        self._ticking = self._going_on = False
         loop.add_reader(self._alarm.fd, self._tick)
         loop.add_reader(self._epoll.fileno(), self._pass)
 
@@ -155,8 +155,13 @@ class Reader:
             self._ticking = True
             self._alarm.arm(now_ns + self._rest_ns, self._rest_ns)
             self.loop.remove_reader(self._epoll.fileno())
-        if self._ticking and came >= AT_ONCE:
-            self.loop.call_soon(self._pass)
+        if self._ticking and came >= AT_ONCE and not self._going_on:
+            self._going_on = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        self._pass()
 
     # -- looking
 

@@ -202,6 +202,26 @@ def test_more_wires_than_one_pass_serves_are_all_served(stage: Stage) -> None:
     assert all(seen.data == b"x" for _, seen, _ in made)
 
 
+def test_one_that_cannot_be_read_dry_costs_a_pass_a_turn_however_often_it_is_looked_at(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at it used to bring about passes of its own, for as long as it went on."""
+    passes = 0
+
+    def never_dry(_reader: Reader) -> int:
+        nonlocal passes
+        passes += 1
+        return AT_ONCE
+
+    monkeypatch.setattr(Reader, "_read", never_dry)
+    for _ in range(20):
+        stage.reader._pass()  # as the ticks do, which come while it is read
+    passes = 0
+    for _ in range(5):
+        stage.turn()
+    assert passes <= 2 * 5
+
+
 @pytest.mark.parametrize("rest_ns", [0, NS_PER_S])
 def test_the_loop_is_woken_by_what_comes(rest_ns: int) -> None:
     with contextlib.closing(Stage(rest_ns)) as stage:
