@@ -70,12 +70,17 @@ def _nullable(values: Int64) -> pa.Array:
     return pa.array(values, mask=values < 0)
 
 
+def over_tls(base_url: str) -> bool:
+    """Whether what is asked there goes through TLS; a scheme may be written in capitals."""
+    return urlsplit(base_url).scheme == "https"
+
+
 def replay_plan(
     schedule: Schedule, bodies: list[bytes], run: PlannedRun, target: Target, segments: Path, headers: Mapping[str, str]
 ) -> ReplayPlan:
     """Assemble the engine's plan for one attempt against ``target``."""
     url = urlsplit(target.base_url)
-    tls = url.scheme == "https"
+    tls = over_tls(target.base_url)
     protocol = PROTOCOLS[run.workload.api]
     return ReplayPlan(
         host=url.hostname or "127.0.0.1",

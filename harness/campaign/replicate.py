@@ -18,7 +18,7 @@ from harness.campaign.coordinates import OBSERVED, build_coordinates
 from harness.campaign.fleet import ProcessSessions, Sessions, client_facts
 from harness.campaign.launching import launched_facts
 from harness.campaign.layout import freeze_layout, instrument_facts, lay_out, refuse_mismatch, refuse_version
-from harness.campaign.plan import replay_plan, schedule_table, truth_table
+from harness.campaign.plan import over_tls, replay_plan, schedule_table, truth_table
 from harness.campaign.servers import Server
 from harness.campaign.token_check import check_tokens
 from harness.clock import NS_PER_S, Clock
@@ -128,7 +128,7 @@ def _facts_before(run: PlannedRun, server: Server) -> Facts:
 
 def _all_facts(run: PlannedRun, server: Server) -> dict[str, Fact]:
     host = host_facts(server_pid=server.pid)
-    stamps = Fact(value=stamped_by(tls=server.target.base_url.startswith("https:")), source="replay")
+    stamps = Fact(value=stamped_by(tls=over_tls(server.target.base_url)), source="replay")
     client = {"client.identity": host["host.identity"], "client.stamps": stamps}
     if not server.runtime.managed:
         reason = "attached endpoint: its host cannot be seen from here"

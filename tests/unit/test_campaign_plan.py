@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.campaign.plan import replay_plan, schedule_table, truth_table
+from harness.campaign.replicate import _all_facts
 from harness.replay.agenda import Agenda
 from harness.replay.check import check_plan
 from harness.replay.contract import ReplayPlan
+from harness.replay.reader import stamped_by
 from harness.replay.shares import share_out
 from tests.unit.test_campaign_bodies import TARGET, planned
 from tests.unit.test_workloads_digest import schedule
@@ -117,3 +120,13 @@ def test_the_record_keeps_who_waits_and_nothing_where_nobody_does(trace: Trace, 
 def test_only_users_of_a_closed_loop_go_on_after_a_failure(loop: str, pause: int | None) -> None:
     workload = planned().workload.model_copy(update={"loop": loop, "users": 1 if loop == "closed" else None})
     assert engine_plan(schedule(), workload).failed_pause_ns == pause
+
+
+@pytest.mark.parametrize(("url", "tls"), [("http://h:1", False), ("https://h:1/v", True), ("HTTPS://h:1", True)])
+def test_who_stamps_is_said_of_the_connections_that_are_made(url: str, *, tls: bool) -> None:
+    target = replace(TARGET, base_url=url)
+    runtime = SimpleNamespace(managed=False, facts=lambda *_: {})
+    server: Any = SimpleNamespace(pid=None, target=target, runtime=runtime, log=None, launch=None)
+    run: Any = SimpleNamespace(arm=None, pins=None)
+    assert replay_plan(schedule(), [b"{}"], planned(), target, Path("segments"), {}).tls is tls
+    assert _all_facts(run, server)["client.stamps"].value == stamped_by(tls=tls)
