@@ -118,7 +118,8 @@ class Reader:
         self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if wanted else select.EPOLLIN)
 
     def catch_up(self) -> None:
-        """Read all that has come by now, before something is decided that depends on it, such as a time limit."""
+        """Read what has come by now, before something is decided that depends on it, such as a time limit: every wire once, which is all
+        of it but for the rest of a very long answer."""
         for _ in range(1 + len(self._wires) // AT_ONCE):
             if self._read() < AT_ONCE:
                 return
@@ -140,8 +141,6 @@ class Reader:
 
     def _pass(self) -> None:
         """Read; then wait for the kernel's word where little comes, or look at every tick where much does."""
-        if self._epoll.closed:
-            return
         came = self._read()
         if self._epoll.closed or self._rest_ns == 0:
             return
@@ -167,7 +166,7 @@ class Reader:
 
     def _read(self) -> int:
         """Serve each wire that has something; returns how many there were, ``AT_ONCE`` when some may be left."""
-        ready = self._epoll.poll(0, AT_ONCE)
+        ready = None if self._epoll.closed else self._epoll.poll(0, AT_ONCE)
         if not ready:
             return 0
         wires, clock, now = self._wires, self._clock, time.monotonic_ns
