@@ -206,13 +206,14 @@ class WallClock:
             self.offset_ns = found_ns
 
     def stamp(self, ancillary: list[tuple[int, int, bytes]], floor_ns: int, now_ns: int) -> int:
-        """CLOCK_MONOTONIC ns of what was read with ``ancillary``; -1 when the kernel said nothing, or nothing that can be: before
-        ``floor_ns`` or behind ``now_ns``."""
+        """CLOCK_MONOTONIC ns of what was read with ``ancillary``, from ``floor_ns`` to ``now_ns``; -1 when the kernel said nothing, or
+        nothing that can be. What misses them by less than a step is taken for them: two cores may stamp pieces of one stream in turn."""
         if not self.steady or not ancillary or len(ancillary[0][2]) != _TIMESPEC_BYTES:
             return -1
         seconds, rest = _timespec(ancillary[0][2])
         stamp_ns: int = seconds * NS_PER_S + rest + self.offset_ns
-        return stamp_ns if floor_ns <= stamp_ns <= now_ns else -1
+        held_ns = min(max(stamp_ns, floor_ns), now_ns)
+        return held_ns if abs(held_ns - stamp_ns) < STEP_NS else -1
 
     def _measured(self) -> int:
         """The tightest of three bracketed readings."""

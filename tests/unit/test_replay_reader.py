@@ -271,13 +271,24 @@ def test_a_stamp_is_mapped_onto_the_monotonic_clock_or_refused(ago_ns: int, floo
     clock = WallClock(clocks.monotonic, clocks.wall)
     clock.read()
     now_ns = clocks.now_ns
-    found = clock.stamp(ancillary(now_ns - ago_ns + clocks.ahead_ns), now_ns - floor_ago_ns, now_ns)
-    true_ns = now_ns - ago_ns
+    floor_ns, true_ns = now_ns - floor_ago_ns, now_ns - ago_ns
+    found = clock.stamp(ancillary(true_ns + clocks.ahead_ns), floor_ns, now_ns)
     if found == -1:
-        assert ago_ns > floor_ago_ns - clocks.pace or ago_ns < clocks.pace
+        assert true_ns < floor_ns - STEP_NS + clocks.pace
     else:
-        assert abs(found - true_ns) <= clocks.pace
-        assert now_ns - floor_ago_ns <= found <= now_ns
+        assert floor_ns <= found <= now_ns
+        assert abs(found - min(max(true_ns, floor_ns), now_ns)) <= clocks.pace
+        assert true_ns > floor_ns - STEP_NS - clocks.pace
+
+
+@pytest.mark.parametrize(("off_ns", "found"), [(STEP_NS - 100, True), (STEP_NS + 100, False)])
+def test_what_misses_its_bounds_by_less_than_a_step_is_of_them(off_ns: int, *, found: bool) -> None:
+    """Were it the instant of a late read, all that had come by then would be refused as older."""
+    clocks = Clocks()
+    clock = WallClock(clocks.monotonic, clocks.wall)
+    floor_ns, now_ns = clocks.now_ns, clocks.now_ns + 10 * STEP_NS
+    for late_ns, bound_ns in ((floor_ns - off_ns, floor_ns), (now_ns + off_ns, now_ns)):
+        assert clock.stamp(ancillary(late_ns + clocks.ahead_ns), floor_ns, now_ns) == (bound_ns if found else -1)
 
 
 @given(st.integers(STEP_NS * 2, 10**15), st.booleans())
