@@ -197,6 +197,8 @@ class Engine:
         """Admit what is due: at its deadline, or between two reads when one passes meanwhile."""
         for arrival_ns, request_id in self._agenda.due(time.monotonic_ns() - self._epoch_ns):
             self._admit(request_id, arrival_ns)
+        if self._waiting:
+            self._refill()  # here, for an end among those reads may set the timer to a later deadline
 
     def _catch_up(self) -> None:
         """Before a request is given up: what came for it in time may lie unread."""
