@@ -29,7 +29,7 @@ LAG_SHARE = 0.02
 """p99 of receive lag within 2% of the TBT limit: a gap has two ends, each late by at most that, so it is off by at most 4% of the limit."""
 
 UNSTAMPED_SHARE = 0.01
-"""What cannot reach a p99."""
+"""Reads lose their stamp by the instant, when somebody sets the clock, and not by what they hold: so few cannot reach a p99."""
 
 FLOOR_NS = 1 * MS
 """1 ms is what timers and wake-ups of a general-purpose kernel hold at p99 on an idle core; a tighter limit would test the kernel."""

@@ -1,9 +1,10 @@
 """Reading all plain connections of a worker: what has come is read in one go, and the kernel says when each piece of it came.
 
 The kernel stamps a segment as it takes it from the network, whatever this process does then. So a stamp holds nothing of the client: not
-its queue of events, not the core that it waited for. That frees the reader to read late and together, once in ``REST_NS`` and not at
-every token, which is what costs least; and to look between two reads whether a request is due, which must not wait. Where the kernel
-gives no stamps (not Linux; inside TLS) the instant of the read is the stamp, as everywhere else.
+its queue of events, not the core that it waited for. What is read together shares the stamp of what came last. That frees the reader to
+read late and together, once in ``REST_NS`` and not at every token, which is what costs least; and to look between two reads whether a
+request is due, which must not wait. Where the kernel gives no stamps (not Linux; inside TLS) the instant of the read is the stamp, as
+everywhere else.
 """
 
 from __future__ import annotations

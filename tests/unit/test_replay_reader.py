@@ -96,6 +96,19 @@ def test_a_stamp_is_of_the_arrival_and_not_of_the_read(stage: Stage) -> None:
     assert (seen.data, stage.reader.reads, stage.reader.unstamped) == (b"token", 1, 0)
 
 
+def test_what_is_read_together_shares_the_stamp_of_what_came_last(stage: Stage) -> None:
+    _, seen, far = stage.wire()
+    far.send(b"one")
+    apart_ns = time.monotonic_ns() + 4 * STEP_NS  # more than the clocks' error
+    while (between_ns := time.monotonic_ns()) < apart_ns:
+        pass
+    far.send(b"two")
+    stage.reader.catch_up()
+    assert seen.data == b"onetwo"
+    assert len(seen.stamps) == 1
+    assert seen.stamps[0] >= between_ns - STEP_NS
+
+
 def test_without_a_stamp_the_instant_of_the_read_stands_in_and_is_counted(stage: Stage) -> None:
     _, seen, far = stage.wire(stamped=False)
     far.send(b"token")
