@@ -189,11 +189,11 @@ class Reader:
 class WallClock:
     """Maps the kernel's stamps, which are of the wall clock, onto CLOCK_MONOTONIC. ``steady`` False: the wall clock was just set."""
 
-    __slots__ = ("_monotonic", "_wall", "offset_ns", "steady")
+    __slots__ = ("_monotonic", "_set_ns", "_wall", "offset_ns", "steady")
 
     def __init__(self, monotonic: Callable[[], int] = time.monotonic_ns, wall: Callable[[], int] = time.time_ns) -> None:
         self._monotonic, self._wall = monotonic, wall
-        self.steady = True
+        self.steady, self._set_ns = True, 0
         self.offset_ns = self._measured()
 
     def read(self) -> None:
@@ -205,6 +205,8 @@ class WallClock:
             found_ns = self._measured()
             self.steady = abs(found_ns - self.offset_ns) < STEP_NS
             self.offset_ns = found_ns
+            if not self.steady:
+                self._set_ns = self._monotonic()
 
     def stamp(self, ancillary: list[tuple[int, int, bytes]], floor_ns: int, now_ns: int) -> int:
         """CLOCK_MONOTONIC ns of what was read with ``ancillary``, from ``floor_ns`` to ``now_ns``; -1 when the kernel said nothing, or
@@ -213,6 +215,8 @@ class WallClock:
             return -1
         seconds, rest = _timespec(ancillary[0][2])
         stamp_ns: int = seconds * NS_PER_S + rest + self.offset_ns
+        if stamp_ns < self._set_ns:
+            return -1  # of the clock as it was before, and read only now
         held_ns = min(max(stamp_ns, floor_ns), now_ns)
         return held_ns if abs(held_ns - stamp_ns) < STEP_NS else -1
 

@@ -311,8 +311,21 @@ def test_a_clock_that_was_set_stamps_nothing_until_the_next_look(step_ns: int, b
     clocks.ahead_ns += -step_ns if back else step_ns
     clock.read()
     assert clock.stamp(ancillary(clocks.now_ns + clocks.ahead_ns), 0, clocks.now_ns) == -1
+    clocks.now_ns += STEP_NS
     clock.read()
     assert abs(clock.stamp(ancillary(clocks.now_ns - 1000 + clocks.ahead_ns), 0, clocks.now_ns) - (clocks.now_ns - 1000)) <= clocks.pace
+
+
+def test_what_came_before_the_clock_was_set_stays_unstamped_however_late_it_is_read() -> None:
+    """More was ready than one look serves: the rest still has the old clock's stamps."""
+    clocks = Clocks()
+    clock = WallClock(clocks.monotonic, clocks.wall)
+    floor_ns, came_ns, old_ahead_ns = clocks.now_ns, clocks.now_ns + NS_PER_S, clocks.ahead_ns
+    clocks.now_ns += NS_PER_S + STEP_NS
+    clocks.ahead_ns += NS_PER_S // 2
+    for _ in range(3):
+        clock.read()
+        assert clock.stamp(ancillary(came_ns + old_ahead_ns), floor_ns, clocks.now_ns) == -1
 
 
 @given(st.integers(STEP_NS, 10**9))
