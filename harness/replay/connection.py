@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
     # -- what the engine asks
 
     def send(self, exchange: Exchange, payload: bytes) -> None:
-        """Hand a whole request to the socket without blocking; what the kernel does not take at once, the transport writes."""
+        """Begin a request without blocking; what the kernel is not handed, or does not take, at once, the transport writes."""
         self._exchange = exchange
         exchange.connection = self
         exchange.reused = self.served
