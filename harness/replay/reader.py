@@ -304,7 +304,7 @@ class Wire:
             return
         except OSError as error:
             # An answer may have come before it broke: that is read first. The kernel tells an error once, so reading will find an end.
-            self._broken = error
+            self._broken = error.with_traceback(None)  # which points at us, and the collector is off
             return
         self._unwritten = self._unwritten[taken:]
         if not self._unwritten:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import struct
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -169,6 +171,26 @@ def test_a_reset_while_writing_is_told_by_reading(stage: Stage) -> None:
     stage.reader.catch_up()
     assert [type(error) for error in seen.lost] == [ConnectionResetError]
     assert wire.get_write_buffer_size() == 0
+
+
+@pytest.mark.parametrize("writing", [True, False])
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_lost_wire_is_freed_without_the_collector(stage: Stage, *, writing: bool, reset: bool) -> None:
+    wire, seen, far = stage.wire()
+    if writing:
+        wire.write(bytes(WRITE_BYTES))
+    far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", reset, 0))
+    gc.disable()
+    try:
+        far.close()
+        while not seen.lost:
+            stage.reader.catch_up()
+        left = weakref.ref(seen)
+        seen.lost.clear()  # an error that is kept keeps all it passed through
+        del wire, seen
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_a_large_request_leaves_in_pieces_and_whole(stage: Stage) -> None:
