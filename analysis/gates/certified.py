@@ -92,7 +92,7 @@ def _not_measured(context: RunContext) -> list[Finding]:
     spec = context.record.spec
     urls = (*filter(None, [spec.arm.base_url]), *(member for urls in spec.arm.members.values() for member in urls))
     said = []
-    if any(url.startswith("https:") for url in urls):
+    if any(url.lower().startswith("https:") for url in urls):
         said.append("TLS")
     if spec.workload.loop != "open":
         said.append(f"sends that wait for ends (loop {spec.workload.loop})")

@@ -103,8 +103,9 @@ class Engine:
     def _make_reader(self) -> Reader | None:
         if self.plan.tls or not supported():
             return None
-        # Where one answer brings about the next request, what it is read late is slip.
-        return Reader(self.loop, self._next_arrival_ns, self._send_due, 0 if self.plan.after is not None else REST_NS)
+        # Where the end of one request lets another go, what it is read late is slip.
+        waits = self.plan.after is not None or self.plan.concurrency_cap is not None
+        return Reader(self.loop, self._next_arrival_ns, self._send_due, 0 if waits else REST_NS)
 
     @property
     def reads(self) -> tuple[int, int] | None:
@@ -180,8 +181,8 @@ class Engine:
     # -- arrivals
 
     def _on_deadline(self) -> None:
-        self._send_due()
         now_ns = time.monotonic_ns()
+        self._admit_until(now_ns)
         cancel_ns = self._cancels.next_ns()
         over = now_ns - self._epoch_ns >= self.plan.end_ns
         if over or (cancel_ns is not None and cancel_ns <= now_ns):
@@ -194,11 +195,14 @@ class Engine:
         self._refill()
 
     def _send_due(self) -> None:
-        """Admit what is due: at its deadline, or between two reads when one passes meanwhile."""
-        for arrival_ns, request_id in self._agenda.due(time.monotonic_ns() - self._epoch_ns):
-            self._admit(request_id, arrival_ns)
+        """Admit what has come due between two reads."""
+        self._admit_until(time.monotonic_ns())
         if self._waiting:
             self._refill()  # here, for an end among those reads may set the timer to a later deadline
+
+    def _admit_until(self, now_ns: int) -> None:
+        for arrival_ns, request_id in self._agenda.due(now_ns - self._epoch_ns):
+            self._admit(request_id, arrival_ns)
 
     def _catch_up(self) -> None:
         """Before a request is given up: what came for it in time may lie unread."""
