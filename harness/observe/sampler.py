@@ -139,9 +139,11 @@ class Sampler:
 
 def _give_way() -> None:
     """Let the worker have the core first, where both want the same: reading a page of metrics takes milliseconds, and a send would be late
-    by them. Where threads have no priority of their own, nothing is done."""
+    by them. A thread that gives way by more already keeps to that: nobody but root may take it back. Where threads have no priority of
+    their own, nothing is done."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(NICE, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 class Failures:

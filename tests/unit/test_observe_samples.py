@@ -325,7 +325,16 @@ def test_the_thread_samples_at_once_and_stops(tmp_path: Path, page_url: str) -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own here")
-def test_the_thread_gives_way_to_the_load_and_nobody_else_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inherited", [0, NICE + 5])
+def test_the_thread_gives_way_to_the_load_and_nobody_else_does(tmp_path: Path, inherited: int) -> None:
+    """A thread takes the priority of the one that starts it, which is one of ours here, so that the test's own stays as it is."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+
+    def started() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(own, inherited))
+        sampler.start()
+        sampler.stop()
+
     seen: list[int] = []
 
     class Looking(SegmentWriter):
@@ -333,12 +342,13 @@ def test_the_thread_gives_way_to_the_load_and_nobody_else_does(tmp_path: Path) -
             seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
             super().append(rows)
 
-    own, clock = os.getpriority(os.PRIO_PROCESS, 0), VirtualClock()
+    clock = VirtualClock()
     writers = SegmentWriter(tmp_path, "server-s0", SAMPLES, clock=clock), Looking(tmp_path, "host-h0", SAMPLES, clock=clock)
     sampler = Sampler(*writers, clock=clock, epoch_ns=0, period_s=3600.0, jitter_seed=1, roles={}, metrics_url=None, rules=())
-    sampler.start()
-    sampler.stop()
-    assert set(seen) == {NICE}
+    starter = threading.Thread(target=started)
+    starter.start()
+    starter.join()
+    assert set(seen) == {max(own, inherited, NICE)}
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
