@@ -1,7 +1,7 @@
 """What reading alone costs: a program that sends the load on time, reads once a millisecond and throws away what it read.
 
-It stamps nothing, parses nothing and keeps nothing; every client in Python that reads a token by itself has all of this to do, and more.
-So its CPU time an event is a floor under theirs on this host, most of it the kernel's. ``python -m benchmarks.peers.bare LOAD PORT OUT``.
+It stamps nothing, parses nothing and keeps nothing; a client in Python that looks as often has all of this to do, and more. So its
+CPU time an event is a floor under such a client's on this host, most of it the kernel's. ``python -m benchmarks.peers.bare LOAD PORT OUT``.
 """
 
 from __future__ import annotations

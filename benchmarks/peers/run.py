@@ -60,7 +60,7 @@ class Engine(Peer):
 
 
 class Bare(Peer):
-    """No client but what every one of them in Python must do."""
+    """No client, but what one in Python that looks as often must do."""
 
     name = "bare reads"
     notes = ("bare reads: sends on time and throws away what it reads once a millisecond: the least that reading costs a client here",)
