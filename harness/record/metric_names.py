@@ -93,6 +93,7 @@ PROCESS: Mapping[str, Metric] = {
     "in_flight": Metric("gauge", "requests", "client only: sent and not ended"),
     "reads_total": Metric("counter", "reads", "client only: reads of sockets that the kernel stamps"),
     "unstamped_reads_total": Metric("counter", "reads", "client only: those of them that got the instant of the read instead"),
+    "read_rest_s": Metric("gauge", "s", "client only: how long what comes is left unread; what comes closer together may share a stamp"),
     "spool_backlog_bytes": Metric("gauge", "bytes", "client only: ended requests that its spooler has not taken yet"),
 }
 """Sources ``server``, ``client`` and ``spooler`` in host.parquet; ``labels`` names one of several clients."""

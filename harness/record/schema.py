@@ -34,12 +34,13 @@ FORMAT_MINOR = 4
 4: who stamps what the client receives.
 """
 
-MEASUREMENT_PROTOCOL = 3
+MEASUREMENT_PROTOCOL = 4
 """Raised whenever send, stamp or decode behaviour could change a number; runs of different protocols do not compare.
 
 1: timerfd pacing, stamp on data_received, SSE decoded after the request ends.
 2: large requests under TLS leave in pieces; several choices of one answer are counted together; a finish reason of ``abort`` is an error.
 3: the kernel stamps what plain connections receive, and they are read together, up to a millisecond late.
+4: how late follows the gaps between what comes, from half a millisecond to four.
 """
 
 SCHEDULE = pa.schema(

@@ -19,7 +19,8 @@ from harness.replay.frames import encode_exchange
 from harness.replay.limits import Limits
 from harness.replay.pacer import burst
 from harness.replay.pool import Pool
-from harness.replay.reader import REST_NS, Reader, supported
+from harness.replay.reader import Reader, supported
+from harness.replay.rest import Rest
 from harness.replay.timers import Timer, make_timer
 from harness.wire import PROTOCOLS
 from harness.wire.contract import Decoder
@@ -105,12 +106,17 @@ class Engine:
             return None
         # Where the end of one request lets another go, what it is read late is slip.
         waits = self.plan.after is not None or self.plan.concurrency_cap is not None
-        return Reader(self.loop, self._next_arrival_ns, self._send_due, 0 if waits else REST_NS)
+        return Reader(self.loop, self._next_arrival_ns, self._send_due, None if waits else Rest())
 
     @property
     def reads(self) -> tuple[int, int] | None:
         """Reads, and those of them that the kernel did not stamp; None: it stamps none."""
         return None if self._reader is None else (self._reader.reads, self._reader.unstamped)
+
+    @property
+    def rest_ns(self) -> int | None:
+        """How long what comes is left unread; None: it is read at once."""
+        return None if self._reader is None or self._reader.rest is None else self._reader.rest.ns
 
     @property
     def ahead(self) -> int:
@@ -164,7 +170,8 @@ class Engine:
 
     def tick(self, now_ns: int) -> None:
         """Every 10 ms: request deadlines, stale connections, refill, counts."""
-        self._catch_up()
+        if any(limit_ns is not None and limit_ns <= now_ns for limit_ns in (self._cancels.next_ns(), self._timeouts.next_ns())):
+            self._catch_up()
         self._cancel(now_ns)  # first: a cancellation that has a limit was planned before the time limit
         for exchange in self._timeouts.due(now_ns):
             self._stop(exchange, EndKind.TIMEOUT, "no end of the response within the request's time limit")

@@ -2,8 +2,8 @@
 
 The kernel stamps a segment as it takes it from the network, whatever this process does then. So a stamp holds nothing of the client: not
 its queue of events, not the core that it waited for. What is read together shares the stamp of what came last. That frees the reader to
-read late and together, once in ``REST_NS`` and not at every token, which is what costs least; and to look between two reads whether a
-request is due, which must not wait. Where the kernel gives no stamps (not Linux; inside TLS) the instant of the read is the stamp, as
+read late and together, at the pace of a ``Rest`` and not at every token, which is what costs least; and to look between two reads whether
+a request is due, which must not wait. Where the kernel gives no stamps (not Linux; inside TLS) the instant of the read is the stamp, as
 everywhere else.
 """
 
@@ -19,11 +19,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from harness.alarm import Alarm
-from harness.clock import NS_PER_MS, NS_PER_S
-
-REST_NS = NS_PER_MS
-"""Between two looks while much comes in; each look wakes a core, which alone costs several reads. Rest is no error of a stamp, but tokens
-of one answer that come within it share the last one's: engines of today take two milliseconds and more for a token."""
+from harness.clock import NS_PER_S
+from harness.replay.rest import Rest
 
 AT_ONCE = 128
 """Connections read before the loop gets a turn: about 1 ms."""
@@ -83,16 +80,17 @@ def ask_for_stamps(sock: socket.socket) -> bool:
 class Reader:
     """Reads every wire it was given. ``next_ns`` tells when something is due next (CLOCK_MONOTONIC ns), and ``due`` does it.
 
-    ``rest_ns`` 0: each read as soon as the loop can, for runs in which one answer brings about the next request. ``reads`` counts what was
-    read, ``unstamped`` those reads of it that the kernel gave no usable stamp for. Raises HostError where the kernel has no timerfd.
+    ``rest`` None: each is read as soon as the loop can, for runs in which one answer brings about the next request. ``reads`` counts what
+    was read, ``unstamped`` those reads of it that the kernel gave no usable stamp for. Raises HostError where the kernel has no timerfd.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, next_ns: Callable[[], int], due: Callable[[], None], rest_ns: int = REST_NS
+        self, loop: asyncio.AbstractEventLoop, next_ns: Callable[[], int], due: Callable[[], None], rest: Rest | None = None
     ) -> None:
         self.loop = loop
         self.reads = self.unstamped = 0
-        self._next_ns, self._due, self._rest_ns = next_ns, due, rest_ns
+        self._next_ns, self._due = next_ns, due
+        self.rest = rest
         self._alarm = Alarm()
         self._epoll = select.epoll()
         self._wires: dict[int, Wire] = {}
@@ -143,17 +141,21 @@ class Reader:
     def _pass(self) -> None:
         """Read; then wait for the kernel's word where little comes, or look at every tick where much does."""
         came = self._read()
-        if self._epoll.closed or self._rest_ns == 0:
+        rest = self.rest
+        if self._epoll.closed or rest is None:
             return
         now_ns = time.monotonic_ns()
-        close_by, self._last_ns = now_ns - self._last_ns < self._rest_ns // 2, now_ns
+        changed, rest_ns = rest.settle(), rest.ns
+        close_by, self._last_ns = now_ns - self._last_ns < rest_ns // 2, now_ns
         if self._ticking and not came:
             self._ticking = False
             self._alarm.disarm()
             self.loop.add_reader(self._epoll.fileno(), self._pass)
+        elif self._ticking and changed:
+            self._alarm.arm(now_ns + rest_ns, rest_ns)
         elif not self._ticking and came and close_by:
             self._ticking = True
-            self._alarm.arm(now_ns + self._rest_ns, self._rest_ns)
+            self._alarm.arm(now_ns + rest_ns, rest_ns)
             self.loop.remove_reader(self._epoll.fileno())
         if self._ticking and came >= AT_ONCE and not self._going_on:
             self._going_on = True
@@ -233,12 +235,13 @@ class WallClock:
 class Wire:
     """One plain socket under a ``Reader``; what ``Connection`` needs of a transport and no more."""
 
-    __slots__ = ("_broken", "_closed", "_floor_ns", "_lost", "_reader", "_received", "_recvmsg", "_sock", "_unwritten", "fd")
+    __slots__ = ("_broken", "_closed", "_floor_ns", "_lost", "_reader", "_received", "_recvmsg", "_saw", "_sock", "_unwritten", "fd")
 
     def __init__(self, reader: Reader, sock: socket.socket, receiver: Receiver) -> None:
         self.fd = sock.fileno()
         self._reader, self._sock = reader, sock
         self._recvmsg, self._received, self._lost = sock.recvmsg, receiver.received, receiver.connection_lost
+        self._saw: Callable[[int], None] | None = None if reader.rest is None else reader.rest.saw
         self._unwritten = memoryview(b"")
         self._floor_ns = time.monotonic_ns()
         self._broken: OSError | None = None
@@ -291,6 +294,8 @@ class Wire:
             if stamp_ns < 0:
                 self._reader.unstamped += 1
                 stamp_ns = now_ns
+            elif self._saw is not None:
+                self._saw(stamp_ns - self._floor_ns)
             self._floor_ns = stamp_ns
             self._received(data, stamp_ns)
             if len(data) < READ_BYTES or self._closed:

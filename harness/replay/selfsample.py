@@ -72,6 +72,8 @@ class Prober:
         if self._engine.reads is not None:
             for metric, value in zip(("reads_total", "unstamped_reads_total"), self._engine.reads, strict=True):
                 self._samples.append((t_ns, metric, float(value)))
+        if self._engine.rest_ns is not None:
+            self._samples.append((t_ns, "read_rest_s", self._engine.rest_ns / NS_PER_S))
         if self._backlog is not None:
             self._samples.append((t_ns, "spool_backlog_bytes", float(self._backlog())))
         self._sink.write(encode_samples(self._samples))

@@ -17,8 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.alarm import Alarm
 from harness.clock import NS_PER_S
 from harness.replay.reader import AT_ONCE, READ_BYTES, READS, STEP_NS, WRITE_BYTES, Reader, WallClock, Wire, ask_for_stamps, supported
+from harness.replay.rest import ENOUGH, Rest
+
+LONG = Rest(NS_PER_S, NS_PER_S)
+"""It knows no other, so that all may use it."""
 
 pytestmark = pytest.mark.skipif(not supported(), reason="nothing here to stamp or poll with")
 
@@ -44,10 +49,10 @@ class Seen:
 class Stage:
     """A reader and its wires, each with the server's end of it."""
 
-    def __init__(self, rest_ns: int = NS_PER_S) -> None:
+    def __init__(self, rest: Rest | None = LONG) -> None:
         self.loop = asyncio.new_event_loop()
         self.next_ns, self.sent = 2**63 - 1, 0
-        self.reader = Reader(self.loop, lambda: self.next_ns, self._due, rest_ns)
+        self.reader = Reader(self.loop, lambda: self.next_ns, self._due, rest)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=200)
         self.ends: list[socket.socket] = []
 
@@ -255,16 +260,47 @@ def test_one_that_cannot_be_read_dry_costs_a_pass_a_turn(stage: Stage, monkeypat
     assert passes <= 2 * 5
 
 
-@pytest.mark.parametrize("rest_ns", [0, NS_PER_S])
-def test_the_loop_is_woken_by_what_comes(rest_ns: int) -> None:
-    with contextlib.closing(Stage(rest_ns)) as stage:
+@pytest.mark.parametrize("rest", [None, LONG])
+def test_the_loop_is_woken_by_what_comes(rest: Rest | None) -> None:
+    with contextlib.closing(Stage(rest)) as stage:
         _, seen, far = stage.wire()
         for count in range(1, 4):
             far.send(b"x")
             for _ in range(10):
                 # With a rest, what comes close behind waits for it: here it is read because the loop is asked to by hand.
-                stage.reader.catch_up() if rest_ns and count > 1 else stage.turn()
+                stage.reader.catch_up() if rest and count > 1 else stage.turn()
             assert len(seen.data) == count
+
+
+def test_the_ticks_follow_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    armed: list[int] = []
+    monkeypatch.setattr(Alarm, "arm", lambda _alarm, _at_ns, every_ns=0: armed.append(every_ns))
+    rest = Rest(NS_PER_S // 4, NS_PER_S)
+    with contextlib.closing(Stage(rest)) as stage:
+        _, _, far = stage.wire()
+        for _ in range(3):
+            far.send(b"x")
+            stage.reader._pass()
+        for _ in range(ENOUGH):
+            rest.saw(100 * NS_PER_S)
+        far.send(b"x")
+        stage.reader._pass()
+    assert armed == [NS_PER_S // 4, NS_PER_S // 2]
+
+
+def test_the_kernels_gaps_are_what_the_rest_follows() -> None:
+    rest = Rest(1, NS_PER_S)
+    seen: list[int] = []
+    with contextlib.closing(Stage(rest)) as stage:
+        for stamped in (True, False):
+            wire, told, far = stage.wire(stamped=stamped)
+            wire._saw = seen.append
+            for _ in range(2):
+                far.send(b"x")
+                stage.reader.catch_up()
+            if stamped:
+                assert seen[1] == told.stamps[1] - told.stamps[0]
+    assert len(seen) == 2  # none of the reads that were stamped here: how late they were would be in their gaps
 
 
 def test_nothing_is_read_behind_the_close(stage: Stage) -> None:
