@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.bare import compiler
 from benchmarks.peers.figures import Figures
 from benchmarks.peers.load import GAP_MS, TOKENS, TTFT_MS, Load
 from benchmarks.peers.peer import Peer
@@ -32,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     chosen = [peer for peer in PEERS if args.only is None or peer.name in args.only]
     there, missing = split(chosen)
+    beside = [BARE] if compiler() else []
+    if not beside:
+        missing.append(f"{BARE.name}: skipped, it is compiled here; install a C compiler that is called cc")
     for line in missing:
         print(line)
     cores, report = Cores.of_host(), []
@@ -39,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="trigpoint-peers-") as name:
         for rate in args.rates:
             load = Load(rate, round(rate * args.seconds))
-            report.append(compare(load, there, cores, (args.keep or Path(name)).resolve() / f"{rate:g}"))
+            report.append(compare(load, [*beside, *there], cores, (args.keep or Path(name)).resolve() / f"{rate:g}"))
     if args.json is not None:
         args.json.write_text(json.dumps({"host": host_facts(), "missing": missing, "loads": report}, indent=1) + "\n", encoding="utf-8")
     return 1 if any(entry["failed"] for entry in report) else 0
@@ -70,7 +74,7 @@ def compare(load: Load, peers: Sequence[Peer], cores: Cores, folder: Path) -> di
     found: dict[str, Figures] = {}
     busy: dict[str, float] = {}
     failed: dict[str, str] = {}
-    for peer in (ENGINE, BARE, *peers):
+    for peer in (ENGINE, *peers):
         busy[peer.name] = os.getloadavg()[0]
         print(f"  running {peer.name} (load average {busy[peer.name]:.2f})", file=sys.stderr, flush=True)
         try:
@@ -79,7 +83,7 @@ def compare(load: Load, peers: Sequence[Peer], cores: Cores, folder: Path) -> di
             failed[peer.name] = str(error)
             print(f"{peer.name}: not measured: {error}", flush=True)
     rows = {name: figures.to_json() | {"load_average_before": busy[name]} for name, figures in found.items()}
-    notes = dict.fromkeys(note for peer in (BARE, *peers) if peer.name in found for note in peer.notes)
+    notes = dict.fromkeys(note for peer in peers if peer.name in found for note in peer.notes)
     notes |= {drift_note(name, row.wall_drift_ns): None for name, row in found.items() if abs(row.wall_drift_ns) > DRIFT_NS}
     said = show(load, found, notes, [peer.name for peer in peers if peer.compiled])
     return {"load": load.to_json(), "clients": rows, "failed": failed, "notes": list(notes), "verdicts": [list(pair) for pair in said]}

@@ -60,10 +60,10 @@ class Engine(Peer):
 
 
 class Bare(Peer):
-    """No client, but what one in Python that looks as often must do."""
+    """No client, but what every one has to do that reads each token as it comes."""
 
     name = "bare reads"
-    notes = ("bare reads: sends on time and throws away what it reads once a millisecond: the least that reading costs a client here",)
+    notes = ("bare reads: C, looks once in 2 ms and throws away what it reads: the least that reading each token costs a client here",)
 
     def command(self, load: Load, port: int, folder: Path) -> Command:
         """The program of ``bare``."""

@@ -165,5 +165,5 @@ def _against_peers(bound: Bound, ratio: float, ours: Figures, peers: Mapping[str
     said = f"1/{reached:.1f} of {best} ({have[best]:.2f} {bound.unit}): {'met' if reached >= ratio else 'NOT met'}"
     least = None if bare is None else bound.value(bare)
     if reached < ratio and least is not None and least > have[best] / ratio:
-        return f"{said}; reading alone, once a millisecond, costs {least:.2f} {bound.unit} here"
+        return f"{said}; reading alone costs {least:.2f} {bound.unit} here"
     return said

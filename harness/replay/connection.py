@@ -24,6 +24,10 @@ MAX_RESPONSE_BYTES = 512 * 1024 * 1024
 here with 10,000 tokens. A server that sends for ever would otherwise fill the memory of the host before its request's deadline."""
 
 
+_PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
+"""Once: the flags are enumerations, whose sum costs more than the look."""
+
+
 class Channel(Protocol):
     """What a connection needs of a transport."""
 
@@ -133,7 +137,7 @@ class Connection(asyncio.Protocol):
         if self._sock is None:
             return False
         try:
-            self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            self._sock.recv(1, _PEEK)
         except BlockingIOError:
             return False
         except OSError:

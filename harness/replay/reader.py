@@ -69,7 +69,8 @@ def stamped_by(*, tls: bool) -> str:
 
 
 def ask_for_stamps(sock: socket.socket) -> bool:
-    """Let the kernel stamp what this socket receives; False where it cannot."""
+    """Let the kernel stamp what this socket receives; False where it cannot. For the host's first such socket it begins some milliseconds
+    later, long before an epoch; what is read until then is stamped as it is read."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     except OSError:
@@ -213,14 +214,20 @@ class WallClock:
     def stamp(self, ancillary: list[tuple[int, int, bytes]], floor_ns: int, now_ns: int) -> int:
         """CLOCK_MONOTONIC ns of what was read with ``ancillary``, from ``floor_ns`` to ``now_ns``; -1 when the kernel said nothing, or
         nothing that can be. What misses them by less than a step is taken for them: two cores may stamp pieces of one stream in turn."""
-        if not self.steady or not ancillary or len(ancillary[0][2]) != _TIMESPEC_BYTES:
+        if not self.steady or not ancillary:
             return -1
-        seconds, rest = _timespec(ancillary[0][2])
+        said = ancillary[0][2]
+        if len(said) != _TIMESPEC_BYTES:
+            return -1
+        seconds, rest = _timespec(said)
         stamp_ns: int = seconds * NS_PER_S + rest + self.offset_ns
         if stamp_ns < self._set_ns:
             return -1  # of the clock as it was before, and read only now
-        held_ns = min(max(stamp_ns, floor_ns), now_ns)
-        return held_ns if abs(held_ns - stamp_ns) < STEP_NS else -1
+        if stamp_ns < floor_ns:
+            return floor_ns if floor_ns - stamp_ns < STEP_NS else -1
+        if stamp_ns > now_ns:
+            return now_ns if stamp_ns - now_ns < STEP_NS else -1
+        return stamp_ns
 
     def _measured(self) -> int:
         """The tightest of three bracketed readings."""

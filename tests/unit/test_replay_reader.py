@@ -84,6 +84,23 @@ class Stage:
         self.loop.close()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def stamping() -> Iterator[None]:
+    """The host's first stamped socket makes the kernel begin, which it does a little later: until then what is read is stamped as it is
+    read. One that stays open keeps it going."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as near:
+        far = listener.accept()[0]
+        ask_for_stamps(near)
+        for _ in range(100_000):
+            far.send(b"x")
+            sent_ns = time.time_ns()
+            ancillary = near.recvmsg(1, 100)[1]
+            if ancillary and struct.unpack("@qq", ancillary[0][2]) <= divmod(sent_ns, NS_PER_S):
+                break
+        yield
+        far.close()
+
+
 @pytest.fixture
 def stage() -> Iterator[Stage]:
     with contextlib.closing(Stage()) as made:
