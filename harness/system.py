@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 EvidenceClass = Literal["measured", "synthetic", "source_reported", "imported"]
+
+
+TEXT_PARTS = ("text_config", "language_config", "llm_config")
+"""Where models that also see or hear keep what concerns their tokens, by the names that both engines look for."""
+
+
+def embedding_size(config: Mapping[str, object]) -> int | None:
+    """Token ids that the model of a ``config.json`` has a row for; None where it does not say. One id beyond it fails the request, or ends
+    the server."""
+    parts = (config, *(part for name in TEXT_PARTS if isinstance(part := config.get(name), Mapping)))
+    sizes = (part.get("vocab_size") for part in parts)
+    return next((size for size in sizes if isinstance(size, int) and not isinstance(size, bool) and size > 0), None)
 
 
 class Frozen(BaseModel):

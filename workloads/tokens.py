@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from harness.errors import Problem, UsageError
+from harness.system import embedding_size
 
 Ids = npt.NDArray[np.int32]
 
@@ -105,7 +106,7 @@ class HFTokenizer:
 def load_tokenizer(name: str, *, vocab_limit: int | None = None) -> TokenSource:
     """Return the token source called ``bytes``, or the one in a tokenizer.json, named itself or by its folder.
 
-    Without ``vocab_limit``, the ``vocab_size`` of a config.json in the same folder is the limit. Raises UsageError when there is no such
+    Without ``vocab_limit``, the vocabulary of a config.json in the same folder is the limit. Raises UsageError when there is no such
     file or it cannot be read; never looks anywhere else.
     """
     if name == "bytes":
@@ -123,13 +124,12 @@ def _model_vocabulary(config: Path) -> int | None:
     if not config.is_file():
         return None
     try:
-        size = json.loads(_read(config)).get("vocab_size")
+        return embedding_size(json.loads(_read(config)))
     except (ValueError, AttributeError) as error:
         what = f"config={config}: not a JSON object ({_first_line(error)})"
         raise UsageError(
             Problem("tokenizer.config", what, "restore the model's config.json, or move the tokenizer away", str(config))
         ) from error
-    return size if isinstance(size, int) and size > 0 else None
 
 
 def _read(path: Path) -> bytes:

@@ -28,7 +28,7 @@ class Layout:
 
 def lay_out(run: PlannedRun, target: Target, search_path: Sequence[Path]) -> Layout:
     """Build the schedule of ``run`` for ``target``; raises what reading a trace and building a schedule raise."""
-    tokens = load_tokenizer(target.tokenizer, vocab_limit=target.vocab_size)
+    tokens = load_tokenizer(target.tokenizer, vocab_limit=target.vocab_size or None)
     schedule = build_schedule(
         run.workload,
         tokens=tokens,

@@ -25,7 +25,8 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A served model as the client reaches it. ``tokenizer`` names the tokenizer file or ``bytes``; ids < vocab_size are safe to send."""
+    """A served model as the client reaches it. ``tokenizer`` names the tokenizer file or ``bytes``; ids < vocab_size are
+    safe to send; 0: its model does not say."""
 
     base_url: str
     model: str

@@ -20,7 +20,7 @@ from harness.runtimes.served import known
 from harness.runtimes.sglang import SglangRuntime
 from harness.runtimes.sglang_facts import stated_facts
 from harness.runtimes.vllm import VllmRuntime
-from harness.system import Arm, EvidenceClass, Fact, Pins
+from harness.system import Arm, EvidenceClass, Fact, Pins, embedding_size
 from harness.vocabulary import SIMULATED_OWNER
 
 UNSEEN = "attached endpoint: it does not say, and its host cannot be seen from here"
@@ -82,12 +82,11 @@ class EndpointRuntime:
             )
         folder = find_model(pins.model.id)
         here = folder is not None and (folder / "tokenizer.json").is_file()
-        vocab = model_config(folder).get("vocab_size") if folder is not None and here else None
         return Target(
             base_url=base_url,
             model=pins.model.id,
             tokenizer=str(folder / "tokenizer.json") if folder is not None and here else "bytes",
-            vocab_size=vocab if isinstance(vocab, int) else 256,
+            vocab_size=embedding_size(model_config(folder)) or 0 if folder is not None and here else 256,
             max_model_len=_length(listed[pins.model.id], arm, base_url),
             token_ids=here,
         )

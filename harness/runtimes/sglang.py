@@ -21,7 +21,7 @@ from harness.runtimes.sglang_facts import cacheable_block, served_facts
 from harness.runtimes.sglang_flags import DUMP_PARSER, reserved
 from harness.runtimes.tokenize import count_tokens, template_tokens
 from harness.runtimes.verify import require_unaltered, sound_environment
-from harness.system import Arm, EvidenceClass, Fact, Pins
+from harness.system import Arm, EvidenceClass, Fact, Pins, embedding_size
 
 ALLOWED_ENV = frozenset(
     {
@@ -171,12 +171,12 @@ def server_env(env: Environment, arm: Arm) -> dict[str, str]:
 
 def vocabulary(folder: Path) -> int:
     """Ids the model's embedding has; HostError ``vocabulary_unknown``: one id beyond it ends the server, so none may be sent unchecked."""
-    size = model_config(folder).get("vocab_size")
-    if isinstance(size, int) and size > 0:
+    size = embedding_size(model_config(folder))
+    if size is not None:
         return size
     raise HostError.single(
         "vocabulary_unknown",
-        f"{folder / 'config.json'}: vocab_size={size!r}: an id beyond it ends the whole SGLang server, and no id could be checked",
+        f"{folder / 'config.json'}: no vocab_size: an id beyond it ends the whole SGLang server, and no id could be checked",
         "restore the model's config.json",
     )
 

@@ -21,7 +21,7 @@ from harness.runtimes.verify import require_unaltered, sound_environment
 from harness.runtimes.vllm_facts import served_facts
 from harness.runtimes.vllm_flags import DUMP_PARSER, reserved
 from harness.runtimes.vllm_log import as_int, cache_config
-from harness.system import Arm, EvidenceClass, Fact, Pins
+from harness.system import Arm, EvidenceClass, Fact, Pins, embedding_size
 
 ALLOWED_ENV = frozenset(
     {
@@ -106,12 +106,11 @@ class VllmRuntime:
         length = served_length(base_url, pins.model.id)
         folder = model_dir(pins.model.id)
         plain = count_tokens(base_url, prompt="x", add_special_tokens=False)
-        vocab = model_config(folder).get("vocab_size")
         return Target(
             base_url=base_url,
             model=pins.model.id,
             tokenizer=str(folder / "tokenizer.json"),
-            vocab_size=int(vocab) if isinstance(vocab, int) else 0,
+            vocab_size=embedding_size(model_config(folder)) or 0,
             max_model_len=length,
             token_ids=True,
             cacheable_block=_block(base_url),

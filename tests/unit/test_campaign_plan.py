@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.campaign.layout import lay_out
 from harness.campaign.plan import replay_plan, schedule_table, truth_table
 from harness.campaign.replicate import _all_facts
 from harness.replay.agenda import Agenda
@@ -43,6 +44,21 @@ def made_of(plan: WorkloadPlan, trace: Trace) -> Schedule:
         stop_after=none, source_row=rows.source_row, client=senders.client, request_class=senders.request_class, turns=rows.turns,
         priority=senders.priority, cancel_after_ns=None,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "limit"), [(300, 300), (0, None)])
+def test_a_vocabulary_that_is_not_told_limits_nothing(monkeypatch: pytest.MonkeyPatch, size: int, limit: int | None) -> None:
+    """As a limit, nought would leave no id to send."""
+    asked: list[int | None] = []
+
+    def load(_name: str, *, vocab_limit: int | None) -> None:
+        asked.append(vocab_limit)
+        raise InterruptedError
+
+    monkeypatch.setattr("harness.campaign.layout.load_tokenizer", load)
+    with pytest.raises(InterruptedError):
+        lay_out(planned(), replace(TARGET, vocab_size=size), [])
+    assert asked == [limit]
 
 
 def engine_plan(made: Schedule, workload: WorkloadPlan, workers: int = 1) -> ReplayPlan:

@@ -38,7 +38,7 @@ def test_a_key_that_comes_back_is_not_recorded(how: str, tmp_path: Path) -> None
     plan = ReplayPlan("h", 1, "/", "completions", np.zeros(1, np.int64), (b"",), np.full(1, -1), 10, tmp_path, headers=HEADERS)
     clock = MonotonicClock()
     with SegmentWriter(tmp_path, "r", REQUESTS, clock=clock) as requests, SegmentWriter(tmp_path, "s", SAMPLES, clock=clock) as samples:
-        Books(share_out(plan)[0], requests, samples).take([frame])
+        Books(share_out(plan)[0], requests, samples).take(frame)
     (row,) = read_segments(tmp_path, "r", REQUESTS)[0].to_pylist()
     told = f"{row['error']} {row['finish_reason']}"
     assert HIDDEN in told

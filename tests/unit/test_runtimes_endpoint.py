@@ -101,6 +101,24 @@ def test_facts_say_what_is_stated_and_why_the_rest_is_not(site: Site) -> None:
     assert (target.max_model_len, target.tokenizer, target.token_ids) == (4096, "bytes", False)
 
 
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [({"vocab_size": 500}, 500), ({"text_config": {"vocab_size": 500}}, 500), ({}, 0)],
+    ids=["plain", "nested", "unsaid"],
+)
+def test_a_model_that_is_here_too_tells_its_vocabulary(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], size: int
+) -> None:
+    monkeypatch.setenv("TRIGPOINT_CACHE", str(tmp_path))
+    folder = tmp_path / "models" / "m"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    site.pages = {"/v1/models": models(max_model_len=64)}
+    target = EndpointRuntime().target(arm(), PINS, url(site))
+    assert (target.vocab_size, target.token_ids, target.tokenizer) == (size, True, str(folder / "tokenizer.json"))
+
+
 def test_a_length_that_is_not_stated_must_be_attested(site: Site) -> None:
     site.pages = {"/v1/models": models()}
     with pytest.raises(HostError, match="attest"):

@@ -98,6 +98,8 @@ def test_the_models_own_size_limits_the_ids(tmp_path: Path, folder: Path) -> Non
     assert load_tokenizer(str(tmp_path)).safe_ids.max() == 299
     assert load_tokenizer(str(tmp_path), vocab_limit=100).vocab_size == 100
     assert load_tokenizer(str(folder)).vocab_size > 300
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": {"vocab_size": 290}}))
+    assert load_tokenizer(str(tmp_path)).safe_ids.max() == 289
 
 
 def test_a_bos_rule_is_counted(tmp_path: Path) -> None:
