@@ -76,7 +76,7 @@ replicates: {count: 1, vary: none, seed: 20261130}
 BLOCK = 512
 """Tokens of a block id of the trace."""
 ANSWER = 400
-"""Tokens: 1.4 s of decoding where one takes 3.4 ms, the fastest that was seen here, so that the next prompt comes while they are decoded."""
+"""Tokens: 1.4 s where one takes 3.4 ms, the fastest that was seen here, so that the next prompt comes while they are decoded."""
 SHARED = 7 * BLOCK
 """Tokens that every second prompt begins with."""
 
