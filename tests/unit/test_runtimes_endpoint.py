@@ -109,8 +109,8 @@ def test_facts_say_what_is_stated_and_why_the_rest_is_not(site: Site) -> None:
 def test_a_model_that_is_here_too_tells_its_vocabulary(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], size: int
 ) -> None:
-    monkeypatch.setenv("TRIGPOINT_CACHE", str(tmp_path))
-    folder = tmp_path / "models" / "m"
+    monkeypatch.setenv("TRIGPOINT_MODELS", str(tmp_path))
+    folder = tmp_path / "m"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text("{}")
