@@ -30,11 +30,15 @@ FEW = ENOUGH // 32
 """Of them that may be too short. A server that was held up writes its next tokens on time, so single short gaps are everywhere: 1 in 200
 where each token was due 10 ms after the last."""
 
+MANY = 16
+"""Reads of a look, on average, that cost more than the look: resting longer would save little, and would let the loop's next callback wait
+for twice as many reads. Four times as many hold it up for a millisecond."""
+
 
 class Rest:
     """``ns``: how long to leave what comes unread."""
 
-    __slots__ = ("_least_ns", "_most_ns", "_near", "_seen", "_short", "_short_ns", "ns")
+    __slots__ = ("_least_ns", "_looks", "_most_ns", "_near", "_seen", "_short", "_short_ns", "ns")
 
     def __init__(self, least_ns: int = LEAST_NS, most_ns: int = MOST_NS) -> None:
         self._least_ns, self._most_ns = least_ns, most_ns
@@ -43,7 +47,7 @@ class Rest:
     def _begin(self, ns: int) -> None:
         self.ns = min(max(ns, self._least_ns), self._most_ns)
         self._short_ns = SHARE * self.ns
-        self._seen = self._near = self._short = 0
+        self._looks = self._seen = self._near = self._short = 0
 
     def saw(self, gap_ns: int) -> None:
         """A connection brought two pieces ``gap_ns`` apart."""
@@ -57,8 +61,14 @@ class Rest:
     def settle(self) -> bool:
         """After a look: follow what was seen. True when ``ns`` is another."""
         before_ns = self.ns
+        self._looks += 1
         if self._short > FEW:
             self._begin(before_ns // 2)
         elif self._seen >= ENOUGH:
-            self._begin(2 * before_ns if self._near <= FEW else before_ns)
+            self._begin(self._fitting())
         return self.ns != before_ns
+
+    def _fitting(self) -> int:
+        if self._seen > 4 * MANY * self._looks:
+            return self.ns // 2
+        return 2 * self.ns if self._near <= FEW and self._seen <= MANY * self._looks else self.ns

@@ -299,6 +299,7 @@ def test_the_ticks_follow_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
             far.send(b"x")
             stage.reader._pass()
         for _ in range(ENOUGH):
+            rest.settle()
             rest.saw(100 * NS_PER_S)
         far.send(b"x")
         stage.reader._pass()

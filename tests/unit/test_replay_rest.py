@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.clock import NS_PER_MS, NS_PER_S
-from harness.replay.rest import ENOUGH, FEW, FIRST_NS, LEAST_NS, MOST_NS, SHARE, Rest
+from harness.replay.rest import ENOUGH, FEW, FIRST_NS, LEAST_NS, MANY, MOST_NS, SHARE, Rest
 
 
 def watch(rest: Rest, gaps: Iterable[int], from_ns: int = 0) -> list[tuple[int, int]]:
@@ -61,7 +61,7 @@ def test_single_short_gaps_do_not_count(short: int, then_ns: int) -> None:
     rest = Rest()
     for gap_ns in [SHARE * FIRST_NS - 1] * short + [SHARE * FIRST_NS] * (ENOUGH - short):
         rest.saw(gap_ns)
-    rest.settle()
+        rest.settle()
     assert rest.ns == then_ns
 
 
@@ -72,6 +72,18 @@ def test_it_doubles_where_nearly_all_gaps_leave_room(near: int, then_ns: int) ->
         assert not rest.settle()
         rest.saw(gap_ns)
     assert rest.settle() == (then_ns != FIRST_NS)
+    assert rest.ns == then_ns
+
+
+@pytest.mark.parametrize(
+    ("a_look", "then_ns"), [(MANY, 2 * FIRST_NS), (2 * MANY, FIRST_NS), (4 * MANY, FIRST_NS), (8 * MANY, FIRST_NS // 2)]
+)
+def test_it_keeps_the_loop_from_reading_for_long(a_look: int, then_ns: int) -> None:
+    rest = Rest()
+    for _ in range(ENOUGH // a_look):
+        for _ in range(a_look):
+            rest.saw(NS_PER_S)
+        rest.settle()
     assert rest.ns == then_ns
 
 
