@@ -1,6 +1,6 @@
 """What users reported of other tools' clients, hangs and memory, against a server in a process of its own.
 
-``tests/unit/test_replay_complaints.py`` lists every thread and where it is answered.
+``tests/unit/test_complaints_answered.py`` lists every thread and where it is answered.
 """
 
 from __future__ import annotations

@@ -67,3 +67,9 @@ def test_functions_and_modules_keep_the_house_numbers() -> None:
     assert statistics.median(lengths) <= 10
     assert lengths[int(0.9 * len(lengths))] <= 30
     assert lengths[-1] <= 60
+
+
+def test_no_two_test_files_share_a_name() -> None:
+    """They are collected without packages: two of one name cannot be run together."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
