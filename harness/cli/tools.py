@@ -28,7 +28,7 @@ def schema(as_json: bool) -> int:  # noqa: ARG001 - every command takes --json; 
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Under 40 seconds: fewer and shorter stages. In full it takes six minutes and looks farther.")
+@click.option("--quick", is_flag=True, help="Under 40 seconds: fewer and shorter stages. In full it takes eight minutes and looks farther.")
 @click.option("--if-missing", is_flag=True, help="Do nothing when a certificate of at most 30 days for this host, boot and workers exists.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Worker processes, as many as the runs will have.")
 @json_option
