@@ -198,8 +198,9 @@ def _order_problems(columns: Mapping[str, list[Any]]) -> Iterator[Problem]:
     """Instants of one request that cannot follow each other, and lists of one request that do not belong together."""
     blank = [None] * len(columns["arrival_s"])
     tokens, counts = columns.get("token_s", blank), columns.get("event_tokens", blank)
-    torn = [
-        i for i, (t, c) in enumerate(zip(tokens, counts, strict=True)) if c is not None and isinstance(c, list) and len(c) != len(t or [])
+    stamps = [[] if t is None else t for t in tokens]
+    torn = [  # what is no list was named above
+        i for i, (t, c) in enumerate(zip(stamps, counts, strict=True)) if isinstance(t, list) and isinstance(c, list) and len(c) != len(t)
     ]
     if torn:
         yield _at(torn, "event_tokens: not as many counts as token_s has stamps", "give one count a stamp")

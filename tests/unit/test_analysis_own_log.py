@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from analysis.campaign import analyze, side_of
@@ -204,6 +204,7 @@ LOGS = st.fixed_dictionaries(dict.fromkeys(REQUIRED, CELL), optional={n: CELL fo
 
 
 @given(st.lists(LOGS, max_size=4))
+@example([dict.fromkeys(REQUIRED) | {"token_s": 1, "event_tokens": []}])
 def test_whatever_stands_in_a_cell_is_read_or_refused_with_a_reason(rows: list[dict[str, Any]]) -> None:
     try:
         made = record(pd.DataFrame(rows))
