@@ -97,6 +97,7 @@ int main(int count, char **words) {
         for (int i = 0; i < found; i++) {
             int fd = came[i].data.fd;
             ssize_t got = recv(fd, data, sizeof data, 0);
+            if (got == 0) errno = 0; /* closed, which is no error of a call */
             if (got <= 0) fail("recv");
             tokens[serves[fd]] += events(data, got);
             if (got >= 5 && !memcmp(data + got - 5, END, 5)) ready[idle++] = fd, ended++;

@@ -13,8 +13,8 @@ FIRST_NS = NS_PER_MS
 """Before a gap is known: engines of today take two milliseconds and more for a token."""
 
 LEAST_NS = NS_PER_MS // 2
-"""A look costs about 0.1 ms: twice as many would leave a core little time to read. What comes closer together than this shares a stamp, and
-is mostly one event in two writes: a head and the first token, the last token and the end."""
+"""A look costs about 0.1 ms: twice as many would leave a core little time to read. What comes closer together than this shares a
+stamp."""
 
 MOST_NS = 4 * NS_PER_MS
 """A look is a fortieth of its rest by then; and so long may a connection lie unread that could carry the next request."""
@@ -31,8 +31,8 @@ FEW = ENOUGH // 32
 where each token was due 10 ms after the last."""
 
 MANY = 16
-"""Reads of a look, on average, that cost more than the look: resting longer would save little, and would let the loop's next callback wait
-for twice as many reads. Four times as many hold it up for a millisecond."""
+"""Reads of a look, on average, that cost as much as the look itself: resting longer would save little, and would let the loop's next
+callback wait for twice as many reads. Four times as many hold it up for a millisecond."""
 
 
 class Rest:

@@ -13,10 +13,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from harness.clock import NS_PER_S
 from harness.errors import HostError
 from harness.record.attempt import Attempt
 from harness.record.schema import SAMPLES, EndKind
 from harness.record.segments import read_segments
+from harness.replay.rest import LEAST_NS, MOST_NS
 from harness.replay.session import ReplaySession, missing_rows
 from harness.replay.shares import cores, share_out
 from tests.e2e.replaying import CLOCK, hostile, plan, replay, rows, samples, start, waiting
@@ -90,6 +92,18 @@ def test_workers_that_reach_no_server_end_before_the_run(tmp_path: Path) -> None
         with pytest.raises(HostError, match="refused"):
             session.start()
     assert session.finished(0)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_how_long_answers_lie_unread_is_sampled_where_they_do(port: int, tmp_path: Path, waits: bool) -> None:
+    more = waiting([[], [0], [1]]) if waits else {}
+    made = plan(tmp_path, port, ["good"] * 3, every_ms=100, end_ms=2_000, **more)
+    summary = start(made).wait(20)
+    assert (summary.fault, summary.recorded) == (None, 3)
+    rests = samples(made, "read_rest_s")
+    assert samples(made, "reads_total")
+    assert (rests == []) is waits
+    assert all(LEAST_NS <= rest * NS_PER_S <= MOST_NS for rest in rests)
 
 
 @pytest.mark.parametrize("victim", ["client", "spooler"])
